@@ -1,0 +1,204 @@
+"""What `train` chooses by itself, from what it finds in the corpus, and why.
+
+The rules are simple on purpose; docs/design.md has the measurements behind them. Whatever the
+user decided is left alone and taken into account. Each choice comes with a sentence for the log.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from transduce.config import Config, Settings, merge, named, parse
+from transduce.data.corpus import Corpus, SideSurvey, Survey
+
+FEW_SYMBOLS = 500
+OFTEN = 20
+
+
+@dataclass
+class Choices:
+    """Settings that were chosen, and a sentence for each group of them."""
+
+    settings: Settings = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, user: Settings, section: str, reason: str, **values: object) -> None:
+        """Choose `values` for those keys of a section that the user left open."""
+        given = user if not section else user.get(section, {})
+        chosen = {key: value for key, value in values.items() if key not in given}
+        if chosen:
+            self.settings = merge(self.settings, {section: chosen} if section else chosen)
+            shown = ", ".join(f"{key} {_shown(value)}" for key, value in chosen.items())
+            self.reasons.append(f"{shown}: {reason}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key} {_shown(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def from_text(survey: Survey, user: Settings) -> Choices:
+    """Choose what the raw text decides: tokenizers, sizes, metrics."""
+    choices = Choices()
+    source, target = unit(survey.source), unit(survey.target)
+    if "kind" in user.get("tokenizer", {}):
+        source = target = user["tokenizer"]["kind"]
+    vocabulary = subwords(survey.pairs)
+    if source == target == "bpe":
+        shared = overlap(survey.source, survey.target)
+        choices.add(
+            user,
+            "tokenizer",
+            f"{survey.pairs:,} pairs of running text whose sides share {shared:.0%} of their "
+            "characters",
+            kind="bpe",
+            vocabulary=vocabulary,
+            joint=shared >= 0.5,
+        )
+    elif "source" not in user.get("tokenizer", {}) and "target" not in user.get("tokenizer", {}):
+        joint = user.get("tokenizer", {}).get("joint", False)
+        if joint:
+            choices.add(user, "tokenizer", "both sides alike", kind=target, vocabulary=vocabulary)
+        else:
+            choices.add(
+                user,
+                "tokenizer",
+                f"the source is {_WHAT[source]}, the target {_WHAT[target]}",
+                joint=False,
+                vocabulary=vocabulary,
+                source={"kind": source},
+                target={"kind": target},
+            )
+    if survey.pairs < 1000:
+        choices.add(
+            user,
+            "tokenizer",
+            "byte pieces would outnumber what so small a corpus can teach",
+            byte_fallback=False,
+        )
+    if "preset" not in user and not {"d_model", "N"} <= user.get("model", {}).keys():
+        characters = sum(survey.target.characters.values())
+        preset = "tiny" if characters < 4e6 else "small" if characters < 6e7 else "base"
+        choices.add(user, "", f"{characters:,} characters of target text", preset=preset)
+        choices.settings = merge(named("presets", preset), choices.settings)
+    if target == "bpe":
+        choices.add(user, "evaluation", "the target is text", metrics=["bleu", "chrf"])
+    else:
+        choices.add(
+            user,
+            "evaluation",
+            f"the target is {_WHAT[target]}: an output is right or wrong",
+            metrics=["exact", "per"],
+        )
+    return choices
+
+
+_WHAT = {
+    "word": "a small set of words",
+    "char": "letters",
+    "bpe": "running text",
+    "unigram": "running text",
+}
+
+
+def unit(side: SideSurvey) -> str:
+    """Return the piece that suits a side: its words, its letters, or subwords."""
+    if side.word_count >= OFTEN * len(side.words) and len(side.words) <= FEW_SYMBOLS:
+        return "word"
+    lines = max(1, side.word_count - side.lines_with_space)
+    spaceless = side.lines_with_space <= 0.02 * lines
+    mean_length = sum(side.characters.values()) / lines
+    if spaceless and len(side.characters) <= FEW_SYMBOLS and mean_length <= 60:
+        return "char"
+    return "bpe"
+
+
+def subwords(pairs: int) -> int:
+    """8,000 pieces for 30,000 pairs, twice as many for ten times the pairs."""
+    size = 8000 * 2 ** math.log10(max(1, pairs) / 30_000)
+    return int(min(32_000, max(1_000, round(size, -3))))
+
+
+def overlap(source: SideSurvey, target: SideSurvey) -> float:
+    """Return the share of the text's characters that occur on both sides."""
+    both = source.characters.keys() & target.characters.keys() - {" "}
+    total = source.characters + target.characters
+    letters = total.total() - total[" "]
+    return sum(total[character] for character in both) / max(1, letters)
+
+
+def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
+    """Choose what the token counts decide: length of training, batch, rate, dropout, limits."""
+    choices = Choices()
+    counts = corpus.manifest["train"]
+    tokens, pairs = counts["target_tokens"], counts["pairs"]
+    width = config.model.d_model
+    batch = 1024 if tokens < 1e6 and width <= 128 else 2048 if width <= 256 else 8192
+    choices.add(
+        user, "training", f"a model of width {width} on {tokens:,} target tokens", tokens=batch
+    )
+    batch = user.get("training", {}).get("tokens", batch)
+    epochs = min(40.0, max(10.0, 20e6 / tokens))
+    steps = min(100_000, max(3_000, round(epochs * tokens / batch, -2)))
+    if "minutes" not in user.get("training", {}):
+        choices.add(
+            user,
+            "training",
+            f"{steps * batch / tokens:,.0f} passes over {pairs:,} pairs",
+            steps=int(steps),
+        )
+    steps = user.get("training", {}).get("steps", steps)
+    choices = with_rhythm(choices, int(steps), width, user)
+    if config.model.d_model <= 256 and config.preset in ("tiny", "small", None):
+        choices.add(
+            user,
+            "model",
+            "small models learn faster with the norm before the sub-layer",
+            norm_place="pre",
+        )
+    if corpus_is_text(config) and epochs >= 20:
+        choices.add(user, "model", "little text, seen many times", P_drop=0.3)
+    longest = int((corpus.train.tgt_lengths - corpus.train.src_lengths).max())
+    if longest > 50:
+        choices.add(
+            user,
+            "decoding",
+            f"a training target is {longest} tokens longer than its source",
+            max_extra=longest + 10,
+        )
+    return choices
+
+
+def with_rhythm(choices: Choices, steps: int, width: int, user: Settings) -> Choices:
+    """Add what follows from the number of updates: warm-up, rate, when to validate and save."""
+    if user.get("training", {}).get("schedule") != "paper":
+        peak = 2e-3 if width <= 128 else 1e-3 if width <= 256 else 7e-4
+        choices.add(
+            user,
+            "training",
+            f"rising over 5 % of the {steps:,} updates, then falling to zero",
+            schedule="linear",
+            learning_rate=peak,
+            warmup_steps=max(1, steps // 20),
+        )
+    every = max(1, math.ceil(steps / 15))
+    choices.add(
+        user,
+        "training",
+        "fifteen times in the run",
+        validate_every=every,
+        checkpoint_every=every,
+    )
+    return choices
+
+
+def corpus_is_text(config: Config) -> bool:
+    """Say whether the target is made of subwords."""
+    return (config.tokenizer.target.kind or config.tokenizer.kind) in ("bpe", "unigram")
+
+
+def resolved(chosen: Settings, user: Settings) -> Config:
+    """Lay what the user decided over what was chosen."""
+    return parse(merge(chosen, user), "the recipe")

@@ -1,0 +1,348 @@
+"""The command: each verb reads its arguments, calls one function, and prints.
+
+Data goes to stdout, everything else to stderr. torch is imported only when a verb needs it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+
+from transduce import __version__
+from transduce.config import Settings, merge, named
+from transduce.errors import TransduceError, UsageError
+
+if TYPE_CHECKING:
+    from transduce.decoding.translator import Scored, Translation
+
+HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinary machine.
+
+MODEL is a model folder or a run. PAIRS is one TSV file (source, tab, target) or two aligned text
+files; names ending in .gz are unpacked. Any knob of a recipe can be set with --set section.key=value.
+"""
+
+app = App(name="transduce", help=HELP, version=__version__, help_format="plaintext")
+
+Pairs = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
+OptionalPairs = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
+Assignments = Annotated[list[str] | None, Parameter(name="--set", negative=())]
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+def say(line: str) -> None:
+    """Tell the user something that is not data."""
+    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command
+def quickstart(*, out: Path = Path("runs/quickstart"), minutes: float = 5.0) -> int:
+    """Learn to pronounce English words: from data to a model one can ask, in minutes.
+
+    Started again on the same folder, it goes on where it stopped.
+
+    Args:
+        out: folder of the run.
+        minutes: how long to train.
+    """
+    if minutes <= 0:
+        raise UsageError(f"--minutes {minutes:g}: must be more than 0")
+    from transduce.quickstart import quickstart as run
+    from transduce.quickstart import show
+
+    result = run(out, minutes, say)
+    if result is None:
+        return INTERRUPTED
+    show(result, command_name(), Console(stderr=True))
+    print(f"WER {result.wer:.2f}")
+    print(f"PER {result.per:.2f}")
+    print(f"words {result.words}")
+    print(f"model {result.model}")
+    return 0
+
+
+@app.command
+def train(
+    recipe: Path | None = None,
+    /,
+    *,
+    out: Path,
+    train: OptionalPairs = None,
+    valid: OptionalPairs = None,
+    preset: str | None = None,
+    resume: Flag = False,
+    set: Assignments = None,
+) -> int:
+    """Train a model on pairs, from a recipe or from two sets of pairs alone.
+
+    What is not given is chosen from the corpus, and said. Everything is left in the run folder.
+
+    Args:
+        recipe: a TOML file with the settings.
+        out: folder of the run; must not hold another one.
+        train: training pairs.
+        valid: validation pairs.
+        preset: sizes: tiny, small, base, big, or a row of Table 3.
+        resume: go on with a run that was stopped.
+        set: change a setting, e.g. --set training.steps=5000; may be repeated.
+    """
+    from transduce.config import read_recipe
+
+    settings: Settings = read_recipe(recipe) if recipe else {}
+    data = {
+        name: files[0] if len(files) == 1 else files
+        for name, files in (("train", train), ("valid", valid))
+        if files
+    }
+    settings = merge(settings, {"data": data} if data else {})
+    if preset is not None:
+        named("presets", preset)
+        settings["preset"] = preset
+    if not settings and not resume:
+        raise UsageError("nothing to train on: give a recipe, or --train and --valid")
+    from transduce.experiment import train as run
+
+    outcome = run(settings, out, resume, set or (), say)
+    if outcome == "interrupted":
+        return INTERRUPTED
+    say(f"try it: echo 'a source of your own' | {command_name()} translate {out}")
+    return 0
+
+
+@app.command
+def translate(
+    model: Path,
+    /,
+    *,
+    input: str = "-",
+    output: Path | None = None,
+    beam_size: int | None = None,
+    alpha: float | None = None,
+    n_best: int = 1,
+    format: Literal["text", "jsonl"] = "text",
+    set: Assignments = None,
+) -> None:
+    """Translate lines: as many come out as went in, in the same order.
+
+    Args:
+        model: a model folder or a run.
+        input: a text file, or - for standard input.
+        output: where to write instead of standard output.
+        beam_size: hypotheses kept per sentence; 1 is greedy search.
+        alpha: exponent of the length penalty.
+        n_best: alternatives per line (in text joined by ' ||| '); needs as wide a beam.
+        format: text, or jsonl with tokens, scores and flags.
+        set: change a setting of [decoding]; may be repeated.
+    """
+    if input != "-" and not Path(input).is_file():
+        raise TransduceError(f"cannot read {input}: no such file")
+    from transduce.data.readers import read_lines
+
+    changes = [*(set or ())]
+    changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
+    changes += [f"decoding.alpha={alpha}"] if alpha is not None else []
+    _, translator = loaded(model, changes)
+    if n_best > translator.decoding.beam_size or n_best < 1:
+        raise UsageError(
+            f"--n-best {n_best}: must lie between 1 and the beam size, "
+            f"{translator.decoding.beam_size} (--beam-size)"
+        )
+    with writer(output) as out:
+        stream = translator.translate_stream(read_lines(input), n_best)
+        for number, translation in enumerate(stream, start=1):
+            if "cut" in translation.flags:
+                say(f"warning: line {number} is cut to {translator.max_source} pieces")
+            if format == "jsonl":
+                out.write(json.dumps(translation_record(translation), ensure_ascii=False) + "\n")
+            else:
+                out.write(" ||| ".join(h.text for h in translation.hypotheses) + "\n")
+
+
+@app.command
+def score(
+    model: Path,
+    /,
+    *,
+    pairs: Pairs,
+    format: Literal["text", "jsonl"] = "text",
+    set: Assignments = None,
+) -> None:
+    """Print how probable the model finds given targets: a log-probability for each pair.
+
+    Args:
+        model: a model folder or a run.
+        pairs: the pairs to score.
+        format: text, one number a line; or jsonl with the tokens.
+        set: change a setting of [decoding]; may be repeated.
+    """
+    from itertools import islice
+
+    from transduce.data.readers import read_pairs
+
+    _, translator = loaded(model, set or ())
+    stream = read_pairs(pairs)
+    with writer(None) as out:
+        while chunk := list(islice(stream, 1000)):
+            for scored in translator.score([(pair.src, pair.tgt) for pair in chunk]):
+                if format == "jsonl":
+                    out.write(json.dumps(scored_record(scored), ensure_ascii=False) + "\n")
+                else:
+                    out.write(f"{scored.log_probability:.6f}\n")
+
+
+@app.command
+def evaluate(
+    model: Path,
+    /,
+    *,
+    test: Pairs,
+    metrics: str | None = None,
+    json: Path | None = None,
+    set: Assignments = None,
+) -> None:
+    """Translate test sources and score the outputs, with the settings of training's validation.
+
+    Args:
+        model: a model folder or a run.
+        test: the test pairs.
+        metrics: names joined by commas: bleu, chrf, ter, wer, per, exact, word_edits.
+        json: a file to write the scores to, with all settings.
+        set: change a setting of [decoding] or [evaluation]; may be repeated.
+    """
+    import json as json_format
+
+    from transduce.evaluation.metrics import shown, tokenized_looking
+    from transduce.experiment import evaluate_pairs
+    from transduce.model_folder import write_file
+
+    changes = [*(set or ())]
+    if metrics is not None:
+        changes.append(f"evaluation.metrics={metrics.split(',')}")
+    config, translator = loaded(model, changes)
+    files = test[0] if len(test) == 1 else test
+    scores, sources, outputs, references = evaluate_pairs(translator, config, files)
+    decoding = config.decoding.model_dump()
+    say("search: " + ", ".join(f"{key} {value}" for key, value in decoding.items()))
+    if warning := tokenized_looking(outputs, references):
+        say(f"warning: {warning}")
+    with writer(None) as out:
+        for line in shown(scores):
+            out.write(line + "\n")
+    if json is not None:
+        record = {
+            "sentences": len(sources),
+            "settings": {"decoding": decoding, "evaluation": config.evaluation.model_dump()},
+            "metrics": {
+                name: {"score": score.score, "signature": score.signature}
+                for name, score in scores.items()
+            },
+        }
+        write_file(json, (json_format.dumps(record, indent=1) + "\n").encode())
+
+
+@app.command
+def average(run: Path, /, *, last: int = 5, out: Path | None = None) -> None:
+    """Average the last checkpoints of a run into a model folder (§6.1 of the paper).
+
+    Args:
+        run: the run's folder.
+        last: how many checkpoints.
+        out: the model folder to write; by default average-N in the run.
+    """
+    if last < 1:
+        raise UsageError(f"--last {last}: must be at least 1")
+    from transduce.experiment import average_run
+
+    folder = average_run(run, last, out)
+    say(f"the average of the last {last} checkpoints")
+    print(folder)
+
+
+INTERRUPTED = 130  # the shell's status for a program that Ctrl-C ended
+
+
+def loaded(model: Path, changes: Iterable[str]) -> Any:
+    """Return the configuration and translator of a model, with settings changed."""
+    from transduce.config import from_assignments, parse
+    from transduce.decoding.translator import pick_device, translator_of
+    from transduce.model_folder import load_model
+
+    config, transformer, tokenizers = load_model(model)
+    settings = merge(config.model_dump(), from_assignments(changes))
+    config = parse(settings, "--set")
+    transformer = transformer.to(pick_device(config.device))
+    return config, translator_of(transformer, tokenizers, config.decoding)
+
+
+def writer(path: Path | None) -> IO[str]:
+    """Open a file for text, or standard output: UTF-8, lines ending in LF."""
+    if path is None:
+        return open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
+    try:
+        return open(path, "w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise TransduceError(f"cannot write {path}: {error.strerror}") from None
+
+
+def translation_record(translation: "Translation") -> dict[str, Any]:
+    """Return the JSON object of a line."""
+    return {
+        "source": translation.source,
+        "hypotheses": [
+            {
+                "text": h.text,
+                "tokens": list(h.tokens),
+                "log_probabilities": list(h.log_probabilities),
+                "log_probability": h.log_probability,
+                "score": h.score,
+                "finished": h.finished,
+            }
+            for h in translation.hypotheses
+        ],
+        "flags": list(translation.flags),
+    }
+
+
+def scored_record(scored: "Scored") -> dict[str, Any]:
+    """Return the JSON object of a scored pair."""
+    return {
+        "source": scored.source,
+        "target": scored.target,
+        "tokens": list(scored.tokens),
+        "log_probabilities": list(scored.log_probabilities),
+        "log_probability": scored.log_probability,
+    }
+
+
+def command_name() -> str:
+    """Return what the user types to call this command."""
+    import shutil
+
+    return "transduce" if shutil.which("transduce") else os.path.relpath(sys.argv[0])
+
+
+def main() -> None:
+    """Run the command and exit: 0 on success, 2 on wrong usage, 1 on any other failure."""
+    try:
+        status = app(exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        say(f"transduce: {error}")
+        status = UsageError.status
+    except TransduceError as error:
+        say(f"transduce: {error}")
+        status = error.status
+    except KeyboardInterrupt:
+        say("transduce: interrupted")
+        status = INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing to report
+        status = 1
+    except OSError as error:
+        say(f"transduce: {error.filename or ''} {error.strerror or error}".replace("  ", " "))
+        status = 1
+    sys.exit(status or 0)

@@ -1,0 +1,1 @@
+"""Raw pairs -> prepared corpus -> batches of at most so many tokens."""

@@ -1,0 +1,6 @@
+"""Section 3 of the paper: ids in, logits out."""
+
+from transduce.config import ModelConfig
+from transduce.model.transformer import Transformer
+
+__all__ = ["ModelConfig", "Transformer"]

@@ -1,0 +1,605 @@
+"""The Transformer of "Attention Is All You Need" (arXiv:1706.03762), section 3, in its order.
+
+Shapes, in every signature of this project:
+
+    B sentences · S source positions · T target positions · q, k query and key positions
+    h heads · d_model d_k d_v d_ff as in the paper · vocab classes · beam hypotheses of a sentence
+
+In a boolean mask True means: may attend. The model knows ids and nothing else: neither text nor
+loss, beams or devices.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from transduce.config import PAD, ModelConfig
+
+Sublayer = Callable[[Tensor], Tensor]
+
+
+# Masks (§3.2.3) ---------------------------------------------------------------------------------
+
+
+def padding_mask(ids: Int[Tensor, "B k"]) -> Bool[Tensor, "B 1 1 k"]:
+    """Every query may look at every key that is not padding."""
+    return (ids != PAD)[:, None, None, :]
+
+
+def causal_mask(length: int, device: torch.device | None = None) -> Bool[Tensor, "q k"]:
+    """Position i may look at positions up to i, itself included: the future is hidden."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+# Attention (§3.2) -------------------------------------------------------------------------------
+
+
+def attention_weights(
+    Q: Float[Tensor, "B h q d_k"],
+    K: Float[Tensor, "B h k d_k"],
+    mask: Bool[Tensor, "#B #h #q k"] | None = None,
+) -> Float[Tensor, "B h q k"]:
+    """softmax(Q Kᵀ / √d_k): how much each query takes from each key (eq. 1).
+
+    The softmax is computed in float32 or wider. A query that may look at no key at all gets
+    weights of zero, never NaN; therefore hidden scores are the lowest finite number, not −∞.
+    """
+    d_k = Q.size(-1)
+    scores = Q @ K.transpose(-2, -1) / math.sqrt(d_k)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    if mask is None:
+        return scores.softmax(dim=-1, dtype=wide)
+    hidden = ~mask
+    scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1, dtype=wide).masked_fill(hidden, 0.0)
+
+
+def attention(
+    Q: Float[Tensor, "B h q d_k"],
+    K: Float[Tensor, "B h k d_k"],
+    V: Float[Tensor, "B h k d_v"],
+    mask: Bool[Tensor, "#B #h #q k"] | None = None,
+) -> Float[Tensor, "B h q d_v"]:
+    """Scaled dot-product attention: softmax(Q Kᵀ / √d_k) V (§3.2.1, eq. 1)."""
+    return attention_weights(Q, K, mask).to(V.dtype) @ V
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1, ..., head_h) W_O, where head_i = attention(Q W_Q_i, K W_K_i, V W_V_i) (§3.2.2).
+
+    The heads lie in order along the rows of `W_Q`, `W_K` and `W_V`. The weights of all heads pass
+    the module `weights`, which changes nothing: a hook registered there sees them,
+    [B, h, q, k], and has them computed explicitly.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.h = config.h
+        self.W_Q = nn.Linear(config.d_model, config.h * config.d_k, bias=False)
+        self.W_K = nn.Linear(config.d_model, config.h * config.d_k, bias=False)
+        self.W_V = nn.Linear(config.d_model, config.h * config.d_v, bias=False)
+        self.W_O = nn.Linear(config.h * config.d_v, config.d_model, bias=False)
+        self.weights = nn.Identity()
+        self.dropout = nn.Dropout(config.attention_dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B q d_model"],
+        memory: Float[Tensor, "B k d_model"],
+        mask: Bool[Tensor, "#B #h #q k"] | None,
+    ) -> Float[Tensor, "B q d_model"]:
+        """Queries come from `x`, keys and values from `memory` (in self-attention the same)."""
+        K, V = self.keys_values(memory)
+        return self.attend(x, K, V, mask)
+
+    def keys_values(
+        self, memory: Float[Tensor, "B k d_model"]
+    ) -> tuple[Float[Tensor, "B h k d_k"], Float[Tensor, "B h k d_v"]]:
+        """Return the keys and values of all heads."""
+        return self.split(self.W_K(memory)), self.split(self.W_V(memory))
+
+    def attend(
+        self,
+        x: Float[Tensor, "B q d_model"],
+        K: Float[Tensor, "B h k d_k"],
+        V: Float[Tensor, "B h k d_v"],
+        mask: Bool[Tensor, "#B #h #q k"] | None,
+    ) -> Float[Tensor, "B q d_model"]:
+        """Let every query of `x` attend to the given keys and values."""
+        Q = self.split(self.W_Q(x))
+        if self.weights._forward_hooks or not fused_pays(Q):
+            weights = self.dropout(self.weights(attention_weights(Q, K, mask)))
+            heads = weights.to(V.dtype) @ V
+        else:
+            heads = fused_attention(Q, K, V, mask, self.dropout.p if self.training else 0.0)
+        return self.W_O(heads.transpose(1, 2).flatten(2))  # B h q d_v -> B q h·d_v
+
+    def split(self, x: Float[Tensor, "B k h*d"]) -> Float[Tensor, "B h k d"]:
+        """Give each head its own slice of the features."""
+        return x.unflatten(-1, (self.h, -1)).transpose(1, 2)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+def fused_attention(
+    Q: Float[Tensor, "B h q d_k"],
+    K: Float[Tensor, "B h k d_k"],
+    V: Float[Tensor, "B h k d_v"],
+    mask: Bool[Tensor, "#B #h #q k"] | None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B h q d_v"]:
+    """Eq. 1 by the library's fused kernel: the same numbers, without the weights in memory."""
+    heads = functional.scaled_dot_product_attention(Q, K, V, mask, dropout)
+    if mask is None:
+        return heads
+    return heads.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # queries without any key
+
+
+def fused_pays(Q: Float[Tensor, "B h q d_k"]) -> bool:
+    """Say whether the fused kernel is the faster one here (measured: docs/results.md).
+
+    On GPUs it always is. On CPUs the explicit products win in bfloat16 (the fused kernel's
+    backward pass is slow there) and for the short sequences that sentences are.
+    """
+    return Q.is_cuda or (Q.size(2) >= 512 and Q.dtype == torch.float32)
+
+
+# Position-wise feed-forward networks (§3.3) -----------------------------------------------------
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (eq. 2), at each position alike."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.W_1 = nn.Linear(config.d_model, config.d_ff)
+        self.W_2 = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = Dropout(config.activation_dropout)
+
+    def forward(self, x: Float[Tensor, "B q d_model"]) -> Float[Tensor, "B q d_model"]:
+        """Transform every position by itself."""
+        return self.W_2(self.dropout(self.W_1(x).relu()))
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+# Embeddings (§3.4) and positions (§3.5) ---------------------------------------------------------
+
+
+def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
+    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(the same); float64."""
+    pos = torch.arange(length, dtype=torch.float64)[:, None]
+    two_i = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angle = pos / 10000 ** (two_i / d_model)
+    PE = torch.empty(length, d_model, dtype=torch.float64)
+    PE[:, 0::2] = angle.sin()
+    PE[:, 1::2] = angle.cos()[:, : d_model // 2]
+    return PE
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds the sinusoids of §3.5; no position is too far, the table grows when it is needed."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.table = sinusoids(256, d_model)  # not a buffer: it is no part of the model's state
+
+    def forward(
+        self, x: Float[Tensor, "B q d_model"], start: int = 0
+    ) -> Float[Tensor, "B q d_model"]:
+        """Add the positions `start`, `start + 1`, ... to the embeddings `x`."""
+        end = start + x.size(1)
+        if end > len(self.table):
+            self.table = sinusoids(max(end, 2 * len(self.table)), x.size(2)).to(self.table)
+        if self.table.dtype != x.dtype or self.table.device != x.device:
+            self.table = sinusoids(len(self.table), x.size(2)).to(x)
+        return x + self.table[start:end]
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+class LearnedPositions(nn.Module):
+    """A trained vector per position (Table 3, row E); the table ends at `max_positions`."""
+
+    def __init__(self, d_model: int, max_positions: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_positions, d_model))
+
+    def forward(
+        self, x: Float[Tensor, "B q d_model"], start: int = 0
+    ) -> Float[Tensor, "B q d_model"]:
+        """Add the positions `start`, `start + 1`, ... to the embeddings `x`.
+
+        Raises:
+            ValueError: if a position lies beyond the table.
+        """
+        end = start + x.size(1)
+        if end > len(self.weight):
+            raise ValueError(
+                f"position {end} lies beyond the table of {len(self.weight)} learned positions "
+                "(model.max_positions)"
+            )
+        return x + self.weight[start:end]
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+class Embedding(nn.Module):
+    """A row of the matrix for each id, times √d_model (§3.4)."""
+
+    def __init__(self, vocabulary: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, config.d_model))
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
+
+    def forward(self, ids: Int[Tensor, "B q"]) -> Float[Tensor, "B q d_model"]:
+        """Look the ids up."""
+        return functional.embedding(ids, self.weight) * self.scale
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+# Residual connections (§3.1) and dropout (§5.4) -------------------------------------------------
+
+
+class Dropout(nn.Module):
+    """Sets each number to zero with probability P_drop and scales the others up to match (§5.4).
+
+    The same as `nn.Dropout`; on a CPU, where drawing random numbers is what costs, each 64-bit
+    draw decides about four numbers (P_drop is met to 1 in 65,536).
+    """
+
+    def __init__(self, P_drop: float) -> None:
+        super().__init__()
+        self.P_drop = P_drop
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Drop in training, pass everything in evaluation."""
+        if not self.training or self.P_drop == 0.0:
+            return x
+        if x.device.type != "cpu":
+            return functional.dropout(x, self.P_drop)
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        threshold = round(self.P_drop * 2**16) - 2**15
+        keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
+        return x * keep * (1.0 / (1.0 - self.P_drop))
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+class Layer(nn.Module):
+    """What both kinds of layer share: Add & Norm around each sub-layer (§3.1)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm_place = config.norm_place
+        self.dropout = Dropout(config.P_drop)
+
+    def add_and_norm(
+        self, x: Float[Tensor, "B q d_model"], sublayer: Sublayer, norm: nn.LayerNorm
+    ) -> Float[Tensor, "B q d_model"]:
+        """LayerNorm(x + Sublayer(x)), the paper's; with `pre`, x + Sublayer(LayerNorm(x))."""
+        if self.norm_place == "pre":
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))
+
+
+def layer_norm(config: ModelConfig) -> nn.LayerNorm:
+    """Normalise the features of one position to mean 0 and variance 1, then gain and bias."""
+    return nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+
+
+# Encoder and decoder stacks (§3.1, figure 1) ----------------------------------------------------
+
+
+class EncoderLayer(Layer):
+    """Figure 1, left: self-attention, then the feed-forward network."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.self_attention = MultiHeadAttention(config)
+        self.self_attention_norm = layer_norm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = layer_norm(config)
+
+    def forward(
+        self, x: Float[Tensor, "B S d_model"], src_mask: Bool[Tensor, "B 1 1 S"]
+    ) -> Float[Tensor, "B S d_model"]:
+        """Every source position looks at every other."""
+        x = self.add_and_norm(
+            x, lambda x: self.self_attention(x, x, src_mask), self.self_attention_norm
+        )
+        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """What one decoder layer remembers between steps.
+
+    Keys and values of the target tokens so far, one row per hypothesis (rows = B · beam), in
+    buffers that are longer than what is filled; keys and values of the memory, one per sentence.
+    """
+
+    K: Float[Tensor, "rows h capacity d_k"]
+    V: Float[Tensor, "rows h capacity d_v"]
+    memory_K: Float[Tensor, "B h S d_k"]
+    memory_V: Float[Tensor, "B h S d_v"]
+
+
+class DecoderLayer(Layer):
+    """Figure 1, right: masked self-attention, attention over the memory, feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.self_attention = MultiHeadAttention(config)
+        self.self_attention_norm = layer_norm(config)
+        self.cross_attention = MultiHeadAttention(config)
+        self.cross_attention_norm = layer_norm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = layer_norm(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T d_model"],
+        memory: Float[Tensor, "B S d_model"],
+        tgt_mask: Bool[Tensor, "#B 1 T T"],
+        src_mask: Bool[Tensor, "B 1 1 S"],
+    ) -> Float[Tensor, "B T d_model"]:
+        """Every target position looks at itself, at those before it, and at the whole source."""
+        x = self.add_and_norm(
+            x, lambda x: self.self_attention(x, x, tgt_mask), self.self_attention_norm
+        )
+        x = self.add_and_norm(
+            x, lambda x: self.cross_attention(x, memory, src_mask), self.cross_attention_norm
+        )
+        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+
+    def step(
+        self,
+        x: Float[Tensor, "B beam d_model"],
+        layer: LayerState,
+        pos: int,
+        src_mask: Bool[Tensor, "B 1 1 S"],
+    ) -> Float[Tensor, "B beam d_model"]:
+        """`forward` for the one new position `pos` of every hypothesis, filling in its state."""
+
+        def self_attention(x: Tensor) -> Tensor:
+            rows = x.flatten(0, 1)[:, None]  # B beam d_model -> rows 1 d_model
+            K, V = self.self_attention.keys_values(rows)
+            layer.K[:, :, pos : pos + 1], layer.V[:, :, pos : pos + 1] = K, V
+            past = slice(0, pos + 1)
+            attended = self.self_attention.attend(rows, layer.K[:, :, past], layer.V[:, :, past], None)
+            return attended.view(x.shape)
+
+        def cross_attention(x: Tensor) -> Tensor:
+            # The hypotheses of a sentence are so many queries to the same keys and values.
+            return self.cross_attention.attend(x, layer.memory_K, layer.memory_V, src_mask)
+
+        x = self.add_and_norm(x, self_attention, self.self_attention_norm)
+        x = self.add_and_norm(x, cross_attention, self.cross_attention_norm)
+        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+class Encoder(nn.Module):
+    """A stack of `N_encoder` layers; with pre-norm a last norm, without it none."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.N_encoder))
+        self.norm = layer_norm(config) if config.norm_place == "pre" else None
+
+    def forward(
+        self, x: Float[Tensor, "B S d_model"], src_mask: Bool[Tensor, "B 1 1 S"]
+    ) -> Float[Tensor, "B S d_model"]:
+        """Return the memory."""
+        for layer in self.layers:
+            x = layer(x, src_mask)
+        return x if self.norm is None else self.norm(x)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+class Decoder(nn.Module):
+    """A stack of `N_decoder` layers; with pre-norm a last norm, without it none."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.N_decoder))
+        self.norm = layer_norm(config) if config.norm_place == "pre" else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T d_model"],
+        memory: Float[Tensor, "B S d_model"],
+        tgt_mask: Bool[Tensor, "#B 1 T T"],
+        src_mask: Bool[Tensor, "B 1 1 S"],
+    ) -> Float[Tensor, "B T d_model"]:
+        """Return what the output layer turns into logits."""
+        for layer in self.layers:
+            x = layer(x, memory, tgt_mask, src_mask)
+        return x if self.norm is None else self.norm(x)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+# The model --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Everything `Transformer.step` remembers: per layer, and how many tokens it has seen."""
+
+    layers: tuple[LayerState, ...]
+    src_mask: Bool[Tensor, "B 1 1 S"]
+    beam: int
+    length: int
+
+    def select(self, origin: Int[Tensor, "sentences beam"]) -> "DecoderState":
+        """Return the state whose hypothesis [b, i] continues the present one in row origin[b, i].
+
+        The rows of a sentence b must come from one present sentence; sentences may be left out.
+        """
+        rows = origin.flatten()
+        sentences = origin[:, 0] // self.beam
+        all_rows = len(rows) == self.layers[0].K.size(0) and bool(
+            (rows == torch.arange(len(rows), device=rows.device)).all()
+        )
+        all_sentences = len(sentences) == len(self.src_mask)
+        return DecoderState(
+            layers=tuple(
+                LayerState(
+                    layer.K if all_rows else layer.K[rows],
+                    layer.V if all_rows else layer.V[rows],
+                    layer.memory_K if all_sentences else layer.memory_K[sentences],
+                    layer.memory_V if all_sentences else layer.memory_V[sentences],
+                )
+                for layer in self.layers
+            ),
+            src_mask=self.src_mask if all_sentences else self.src_mask[sentences],
+            beam=origin.size(1),
+            length=self.length,
+        )
+
+    def with_room(self) -> "DecoderState":
+        """Return the state with room for one more token, in buffers of doubled length if full."""
+        capacity = self.layers[0].K.size(2)
+        if self.length < capacity:
+            return self
+        grow = (0, 0, 0, max(16, capacity))
+        return replace(
+            self,
+            layers=tuple(
+                replace(layer, K=functional.pad(layer.K, grow), V=functional.pad(layer.V, grow))
+                for layer in self.layers
+            ),
+        )
+
+
+class Transformer(nn.Module):
+    """Figure 1: source ids and target ids in, logits for each next target token out."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = Embedding(config.source_vocabulary, config)
+        self.target_embedding = Embedding(config.target_vocabulary, config)
+        self.output = nn.Linear(config.d_model, config.target_vocabulary, bias=False)
+        if config.positions == "learned":
+            self.source_positions: nn.Module = LearnedPositions(
+                config.d_model, config.max_positions
+            )
+            self.target_positions: nn.Module = LearnedPositions(
+                config.d_model, config.max_positions
+            )
+        else:
+            self.source_positions = self.target_positions = SinusoidalPositions(config.d_model)
+        self.dropout = Dropout(config.P_drop)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.initialise()
+        if config.tie_embeddings:  # §3.4
+            self.output.weight = self.target_embedding.weight
+            if config.joint_vocabulary:
+                self.target_embedding.weight = self.source_embedding.weight
+                self.output.weight = self.source_embedding.weight
+
+    def initialise(self) -> None:
+        """Initial values; the paper does not state them.
+
+        Matrices: uniform by Glorot and Bengio. Embeddings: normal with variance 1 / d_model, so
+        that √d_model times a row has variance 1, as a position vector has about one half.
+        Biases 0, gains 1.
+        """
+        for name, parameter in self.named_parameters():
+            if "embedding" in name or "positions" in name:
+                nn.init.normal_(parameter, std=self.config.d_model**-0.5)
+            elif parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(
+        self, src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T vocab"]:
+        """Return logits: at position t, for the token that follows tgt_in[:, :t + 1].
+
+        Args:
+            src: source pieces and END, padded with PAD.
+            tgt_in: BEGIN and the target pieces ("shifted right"), padded with PAD.
+        """
+        src_mask = padding_mask(src)
+        return self.output(self.decode(self.encode(src, src_mask), src_mask, tgt_in))
+
+    def encode(
+        self, src: Int[Tensor, "B S"], src_mask: Bool[Tensor, "B 1 1 S"]
+    ) -> Float[Tensor, "B S d_model"]:
+        """Return the memory: what the encoder makes of the source."""
+        x = self.source_positions(self.source_embedding(src))
+        return self.encoder(self.dropout(x), src_mask)
+
+    def decode(
+        self,
+        memory: Float[Tensor, "B S d_model"],
+        src_mask: Bool[Tensor, "B 1 1 S"],
+        tgt_in: Int[Tensor, "B T"],
+    ) -> Float[Tensor, "B T d_model"]:
+        """Run the decoder over known targets, all positions at once.
+
+        Padding stands after the target, so the causal mask hides it from every real position.
+        """
+        x = self.target_positions(self.target_embedding(tgt_in))
+        tgt_mask = causal_mask(tgt_in.size(1), tgt_in.device)[None, None]
+        return self.decoder(self.dropout(x), memory, tgt_mask, src_mask)
+
+    def start(self, src: Int[Tensor, "B S"]) -> DecoderState:
+        """Encode the source and return the state before the first target token."""
+        src_mask = padding_mask(src)
+        memory = self.encode(src, src_mask)
+        layers = []
+        for layer in self.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
+            memory_K, memory_V = layer.cross_attention.keys_values(memory)
+            K, V = memory_K[:, :, :0], memory_V[:, :, :0]  # nothing seen yet
+            layers.append(LayerState(K, V, memory_K.contiguous(), memory_V.contiguous()))
+        return DecoderState(tuple(layers), src_mask, beam=1, length=0)
+
+    def step(
+        self, tokens: Int[Tensor, "B beam"], state: DecoderState
+    ) -> tuple[Float[Tensor, "B beam vocab"], DecoderState]:
+        """Feed one more token to every hypothesis; return the next logits and the new state.
+
+        The same numbers as the last position of `forward`, at the cost of one position.
+        """
+        state = state.with_room()
+        x = self.target_embedding(tokens.reshape(-1, 1))
+        x = self.target_positions(x, start=state.length).view(*tokens.shape, -1)
+        x = self.dropout(x)
+        for layer, layer_state in zip(self.decoder.layers, state.layers, strict=True):
+            assert isinstance(layer, DecoderLayer)
+            x = layer.step(x, layer_state, state.length, state.src_mask)
+        if self.decoder.norm is not None:
+            x = self.decoder.norm(x)
+        return self.output(x), replace(state, length=state.length + 1)
+
+    if TYPE_CHECKING:
+        __call__ = forward

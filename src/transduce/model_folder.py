@@ -1,0 +1,175 @@
+"""What a model folder and a run hold, and how they are read and written.
+
+A model folder stands alone:
+
+    config.toml          every resolved key
+    model.safetensors    float32; tied matrices once, under the first of their names
+    joint.spm, or source.spm and target.spm
+    README.md            the model card
+
+A run holds `config.toml`, `metrics.jsonl`, `corpus/`, `checkpoints/step-N/` and `model/`, the
+model folder. Nothing that is read can execute: tensors, TOML and JSON only. Files are written
+beside their place, flushed, and then renamed, so a reader finds the old or the new one, never half.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from transduce.config import Config, parse, read_toml
+from transduce.data.corpus import load_tokenizers, save_tokenizers
+from transduce.data.tokenizer import Tokenizer
+from transduce.errors import TransduceError
+from transduce.model import Transformer
+
+CONFIG, WEIGHTS, CARD = "config.toml", "model.safetensors", "README.md"
+METRICS, CORPUS, CHECKPOINTS, MODEL = "metrics.jsonl", "corpus", "checkpoints", "model"
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one go: written beside it, flushed to disk, then renamed.
+
+    Raises:
+        TransduceError: if the disk is full or the folder not writable; what was there stays.
+    """
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise TransduceError(f"cannot write {path}: {error.strerror}") from None
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters by name, float32 on the CPU; tied ones once."""
+    return {
+        name: parameter.detach().to("cpu", torch.float32).contiguous()
+        for name, parameter in model.named_parameters()
+    }
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as safetensors, in one go."""
+    write_file(path, safetensors.torch.save(dict(tensors)))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        TransduceError: if it is missing, cut short or something else.
+    """
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TransduceError(f"cannot read {path}: {reason}") from None
+
+
+def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: Path) -> None:
+    """Copy tensors into a model of exactly the same names and shapes.
+
+    Raises:
+        TransduceError: listing what is missing, superfluous or of another shape.
+    """
+    parameters = dict(model.named_parameters())
+    problems = [f"missing: {name}" for name in parameters.keys() - tensors.keys()]
+    problems += [f"unknown: {name}" for name in tensors.keys() - parameters.keys()]
+    problems += [
+        f"{name} is {list(tensors[name].shape)}, expected {list(parameters[name].shape)}"
+        for name in parameters.keys() & tensors.keys()
+        if tensors[name].shape != parameters[name].shape
+    ]
+    if problems:
+        raise TransduceError(f"{origin} does not fit its config.toml: {'; '.join(sorted(problems))}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
+
+
+def average(tensors: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of several sets of weights (§6.1), summed in float64.
+
+    Raises:
+        TransduceError: if their names or shapes differ.
+    """
+    total: dict[str, Tensor] = {}
+    count = 0
+    for one in tensors:
+        if count and {k: v.shape for k, v in one.items()} != {k: v.shape for k, v in total.items()}:
+            raise TransduceError("these checkpoints are not of one model: names or shapes differ")
+        for name, tensor in one.items():
+            wide = tensor.to(torch.float64)
+            total[name] = total[name] + wide if count else wide
+        count += 1
+    return {name: (tensor / count).to(torch.float32) for name, tensor in total.items()}
+
+
+def find_model(path: Path) -> Path:
+    """Return the model folder that `path` means: itself, or a run's `model/`.
+
+    Raises:
+        TransduceError: if neither holds a model.
+    """
+    for folder in (path, path / MODEL):
+        if (folder / WEIGHTS).is_file():
+            return folder
+    if not path.exists():
+        raise TransduceError(f"{path} does not exist")
+    raise TransduceError(
+        f"{path} is no model folder: neither it nor {path / MODEL} holds {WEIGHTS}"
+    )
+
+
+def save_model(
+    folder: Path,
+    config: Config,
+    tensors: Mapping[str, Tensor],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    card: str,
+) -> None:
+    """Write a complete model folder, or replace the one that is there (the weights last)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_tokenizers(folder, *tokenizers)
+    except OSError as error:
+        raise TransduceError(f"cannot write {folder}: {error.strerror}") from None
+    write_file(folder / CONFIG, config.to_toml().encode())
+    write_file(folder / CARD, card.encode())
+    write_tensors(folder / WEIGHTS, tensors)
+
+
+def load_config(folder: Path) -> Config:
+    """Read the `config.toml` of a model folder or a run."""
+    return parse(read_toml(folder / CONFIG), str(folder / CONFIG))
+
+
+def load_model(path: Path) -> tuple[Config, Transformer, tuple[Tokenizer, Tokenizer]]:
+    """Read a model folder: its configuration, the model (in evaluation mode) and tokenizers.
+
+    Raises:
+        TransduceError: naming the file that is missing, broken or does not fit the others.
+    """
+    folder = find_model(path)
+    config = load_config(folder)
+    tokenizers = load_tokenizers(folder, config)
+    sizes = (config.model.source_vocabulary, config.model.target_vocabulary)
+    if (len(tokenizers[0]), len(tokenizers[1])) != sizes:
+        raise TransduceError(
+            f"{folder}: the tokenizers have {len(tokenizers[0])} and {len(tokenizers[1])} pieces, "
+            f"but {CONFIG} says {sizes[0]} and {sizes[1]}"
+        )
+    tensors = read_tensors(folder / WEIGHTS)
+    with torch.device("meta"):
+        model = Transformer(config.model)
+    set_weights(model.to_empty(device="cpu"), tensors, folder / WEIGHTS)
+    return config, model.eval(), tokenizers
