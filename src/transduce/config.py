@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -83,7 +83,7 @@ class TokenizerConfig(Section):
     """Settings of the target side, where they differ; needs joint = false."""
 
     @model_validator(mode="after")
-    def _sides_differ_only_when_separate(self) -> Self:
+    def _sides_differ_only_when_separate(self) -> "TokenizerConfig":
         if self.joint and self.source != self.target:
             raise ValueError("source and target settings differ, so joint must be false")
         return self

@@ -171,5 +171,6 @@ def load_model(path: Path) -> tuple[Config, Transformer, tuple[Tokenizer, Tokeni
     tensors = read_tensors(folder / WEIGHTS)
     with torch.device("meta"):
         model = Transformer(config.model)
-    set_weights(model.to_empty(device="cpu"), tensors, folder / WEIGHTS)
+    model.to_empty(device="cpu").tie()
+    set_weights(model, tensors, folder / WEIGHTS)
     return config, model.eval(), tokenizers

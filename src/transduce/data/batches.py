@@ -64,8 +64,8 @@ def batches(
     Args:
         src_lengths: pieces of each source, END not counted; likewise `tgt_lengths`.
         tgt_lengths: see above.
-        tokens: at most so many target tokens in a batch, padding and END included, and not more
-            than so many source tokens either. A pair longer than that makes a batch of its own.
+        tokens: at most so many target tokens in a batch, padding and END included, and at most
+            twice as many source tokens. A pair longer than that makes a batch of its own.
         seed: of the run.
         epoch: from 0.
 
@@ -75,14 +75,14 @@ def batches(
     draw = np.random.default_rng([seed, epoch])
     shuffled = draw.permutation(len(tgt_lengths))
     order = shuffled[np.lexsort((src_lengths[shuffled], tgt_lengths[shuffled]))]
-    longest = np.maximum(src_lengths, tgt_lengths)[order] + 1
+    sizes = np.maximum(tgt_lengths + 1, (src_lengths + 2) // 2)[order]
     divided: list[Indices] = []
     first, width = 0, 0
-    for i, length in enumerate(longest.tolist()):
-        wider = max(width, length)
+    for i, size in enumerate(sizes.tolist()):
+        wider = max(width, size)
         if i > first and wider * (i - first + 1) > tokens:
             divided.append(order[first:i])
-            first, wider = i, length
+            first, wider = i, size
         width = wider
     if first < len(order):
         divided.append(order[first:])

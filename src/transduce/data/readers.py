@@ -8,9 +8,10 @@ import gzip
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from transduce.errors import TransduceError, UsageError
 
@@ -54,11 +55,11 @@ def read_lines(path: str | Path) -> Iterator[str]:
         raise TransduceError(f"cannot read {path}: {reason}") from None
 
 
-def _open(path: str | Path) -> IO[bytes]:
+def _open(path: str | Path) -> BufferedIOBase:
     if str(path) == "-":
-        return sys.stdin.buffer
+        return cast(BufferedIOBase, sys.stdin.buffer)
     if str(path).endswith(".gz"):
-        return cast(IO[bytes], gzip.open(path, "rb"))
+        return gzip.GzipFile(path, "rb")
     return open(path, "rb")
 
 

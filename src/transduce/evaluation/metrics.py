@@ -92,7 +92,7 @@ def _sacrebleu(
         case "bleu":
             try:
                 scorer = BLEU(tokenize=bleu_tokenize)
-            except (AssertionError, ImportError, RuntimeError) as error:
+            except (KeyError, ImportError, RuntimeError) as error:
                 raise UsageError(f"evaluation.bleu_tokenize = {bleu_tokenize!r}: {error}") from None
         case "chrf":
             scorer = CHRF()

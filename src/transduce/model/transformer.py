@@ -52,12 +52,25 @@ def attention_weights(
     """
     d_k = Q.size(-1)
     scores = Q @ K.transpose(-2, -1) / math.sqrt(d_k)
-    wide = torch.promote_types(scores.dtype, torch.float32)
     if mask is None:
-        return scores.softmax(dim=-1, dtype=wide)
+        return softmax(scores)
     hidden = ~mask
     scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-    return scores.softmax(dim=-1, dtype=wide).masked_fill(hidden, 0.0)
+    return softmax(scores).masked_fill(hidden, 0.0)
+
+
+def softmax(scores: Float[Tensor, "B h q k"]) -> Float[Tensor, "B h q k"]:
+    """exp(s) / Σ exp(s) along the keys, with the largest score subtracted first.
+
+    Written out for short rows on a CPU: below 16 numbers the library's kernel is not vectorised,
+    and several times slower.
+    """
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    if scores.size(-1) >= 16 or scores.device.type != "cpu":
+        return scores.softmax(dim=-1, dtype=wide)
+    scores = scores.to(wide)
+    powers = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
+    return powers / powers.sum(dim=-1, keepdim=True)
 
 
 def attention(
@@ -120,7 +133,7 @@ class MultiHeadAttention(nn.Module):
             heads = fused_attention(Q, K, V, mask, self.dropout.p if self.training else 0.0)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # B h q d_v -> B q h·d_v
 
-    def split(self, x: Float[Tensor, "B k h*d"]) -> Float[Tensor, "B h k d"]:
+    def split(self, x: Float[Tensor, "B k features"]) -> Float[Tensor, "B h k d"]:
         """Give each head its own slice of the features."""
         return x.unflatten(-1, (self.h, -1)).transpose(1, 2)
 
@@ -517,11 +530,16 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.initialise()
-        if config.tie_embeddings:  # §3.4
-            self.output.weight = self.target_embedding.weight
-            if config.joint_vocabulary:
+        self.tie()
+
+    def tie(self) -> None:
+        """Let the output share the target embedding's matrix, and with a joint vocabulary all
+        three share one (§3.4).
+        """
+        if self.config.tie_embeddings:
+            if self.config.joint_vocabulary:
                 self.target_embedding.weight = self.source_embedding.weight
-                self.output.weight = self.source_embedding.weight
+            self.output.weight = self.target_embedding.weight
 
     def initialise(self) -> None:
         """Initial values; the paper does not state them.

@@ -55,7 +55,7 @@ class Display:
     ) -> None:
         self.bar.stop()
 
-    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+    def update(self, step: int, metrics: Mapping[str, float | int]) -> None:
         """Show the newest numbers of training."""
         numbers = (
             f"loss {metrics['loss']:.3f}  rate {metrics['learning_rate']:.2e}  "

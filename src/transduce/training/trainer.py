@@ -7,7 +7,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -223,7 +223,7 @@ class Trainer:
             return torch.autocast(self.device.type, torch.bfloat16)
         return nullcontext()
 
-    def log(self, row: dict[str, float]) -> None:
+    def log(self, row: Mapping[str, float | int]) -> None:
         """Append a line to `metrics.jsonl`."""
         try:
             with open(self.run / METRICS, "a", encoding="utf-8") as file:
@@ -275,7 +275,7 @@ class Since:
         """Leave time out that was not spent on updates."""
         self.start += seconds
 
-    def metrics(self, progress: Progress, last: Update) -> dict[str, float]:
+    def metrics(self, progress: Progress, last: Update) -> dict[str, float | int]:
         """Return the line of the log."""
         tokens = max(1, self.tokens)
         return {
@@ -311,10 +311,11 @@ def pick_precision(precision: str, device: torch.device) -> Literal["float32", "
 def keep_pages() -> None:
     """Have glibc keep freed memory instead of unmapping it: each update needs the same again."""
     if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
-        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
         libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+        libc.mallopt(M_ARENA_MAX, 1)
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""What all tests share: a small model, small data, and no network."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+from transduce.config import ModelConfig
+from transduce.model import Transformer
+
+BuildModel = Callable[..., Transformer]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise AssertionError("a test must not use the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(autouse=True)
+def _one_seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def build() -> BuildModel:
+    """Build a small float64 model in evaluation mode; sizes are prime, so that no axis fits twice."""
+
+    def build(**changes: Any) -> Transformer:
+        settings: dict[str, Any] = {
+            "source_vocabulary": 23,
+            "target_vocabulary": 29,
+            "joint_vocabulary": False,
+            "N": 2,
+            "d_model": 14,
+            "d_ff": 19,
+            "h": 3,
+            "d_k": 5,
+            "d_v": 7,
+            "P_drop": 0.0,
+        }
+        return Transformer(ModelConfig(**(settings | changes))).double().eval()
+
+    return build
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    """Write a file into the test's folder and return its path."""
+
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write

@@ -1,0 +1,58 @@
+"""The house: a module imports only from those to its left."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import transduce
+
+ROOT = Path(transduce.__file__).parent
+ORDER = [
+    "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
+    "choices", "experiment", "quickstart", "cli",
+]  # fmt: skip
+WITHIN = {
+    "data": ["readers", "tokenizer", "corpus", "batches", "cmudict"],
+    "training": ["loss", "optimizer", "checkpoint", "progress", "trainer"],
+    "decoding": ["search", "engines", "translator"],
+    "evaluation": ["metrics"],
+    "model": ["transformer"],
+}
+FILES = sorted(path for path in ROOT.rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules of this package that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name.removeprefix("transduce.") for name in found if name.startswith("transduce.")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_come_from_the_left(path: Path) -> None:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts == ("__init__",):
+        return
+    place = ORDER.index(parts[0])
+    for name in imported(path):
+        first, *rest = name.split(".")
+        if first not in ORDER:
+            continue  # a name of the package itself: its version
+        assert ORDER.index(first) <= place, f"{path} imports {name}"
+        if first == parts[0] and len(parts) == 2 and parts[1] != "__init__":
+            order = WITHIN[first]
+            if rest and rest[0] in order:
+                assert order.index(rest[0]) < order.index(parts[1]), f"{path} imports {name}"
+
+
+def test_the_model_knows_nothing_but_ids() -> None:
+    assert {name.split(".")[0] for name in imported(ROOT / "model" / "transformer.py")} == {"config"}
+
+
+def test_search_knows_neither_model_nor_text() -> None:
+    assert {name.split(".")[0] for name in imported(ROOT / "decoding" / "search.py")} == {"config"}
