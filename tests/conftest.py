@@ -29,7 +29,7 @@ def _one_seed() -> None:
 
 @pytest.fixture
 def build() -> BuildModel:
-    """Build a small float64 model in evaluation mode; sizes are prime, so that no axis fits twice."""
+    """Build a small float64 model in evaluation mode, of sizes that cannot be confused."""
 
     def build(**changes: Any) -> Transformer:
         settings: dict[str, Any] = {

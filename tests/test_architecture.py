@@ -10,7 +10,7 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "choices", "experiment", "quickstart", "cli",
+    "choices", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 WITHIN = {
     "data": ["readers", "tokenizer", "corpus", "batches", "cmudict"],
@@ -51,7 +51,9 @@ def test_imports_come_from_the_left(path: Path) -> None:
 
 
 def test_the_model_knows_nothing_but_ids() -> None:
-    assert {name.split(".")[0] for name in imported(ROOT / "model" / "transformer.py")} == {"config"}
+    assert {name.split(".")[0] for name in imported(ROOT / "model" / "transformer.py")} == {
+        "config"
+    }
 
 
 def test_search_knows_neither_model_nor_text() -> None:

@@ -16,7 +16,14 @@ from torch import nn
 from tests.conftest import BuildModel
 from transduce import model_folder
 from transduce.errors import TransduceError
-from transduce.model_folder import average, read_tensors, set_weights, weights, write_file, write_tensors
+from transduce.model_folder import (
+    average,
+    read_tensors,
+    set_weights,
+    weights,
+    write_file,
+    write_tensors,
+)
 from transduce.training.checkpoint import Checkpoints, Progress, average_last, step_of
 
 
@@ -126,7 +133,10 @@ def test_killed_while_saving(tmp_path: Path) -> None:
     assert steps(checkpoints) == [1]
     assert not (tmp_path / ".step-2").exists()
     model = nn.Linear(3, 3)
-    assert checkpoints.restore(checkpoints.all()[0], model, torch.optim.Adam(model.parameters())).step == 1
+    assert (
+        checkpoints.restore(checkpoints.all()[0], model, torch.optim.Adam(model.parameters())).step
+        == 1
+    )
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -4,7 +4,14 @@ from transduce.data.cmudict import dictionary, parse, split
 
 
 def test_parsing() -> None:
-    lines = ["read R EH1 D", "read(2) R IY1 D # past", "d'artagnan D AA0 # x", "3d TH R", "a.b EY B", ""]
+    lines = [
+        "read R EH1 D",
+        "read(2) R IY1 D # past",
+        "d'artagnan D AA0 # x",
+        "3d TH R",
+        "a.b EY B",
+        "",
+    ]
     assert list(parse(lines)) == [("read", "R EH D"), ("read", "R IY D"), ("d'artagnan", "D AA")]
 
 

@@ -39,7 +39,9 @@ def test_pairs_are_dropped_as_pairs(write: Write) -> None:
     assert dropped.summary()[0] == "2 pairs left out: empty source (line 2, 4)"
 
 
-def test_prepare_and_read_back(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_and_read_back(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "ROWS", 3)  # several record batches
     pairs = [(f"ab{i} c", f"x{i % 7} yz") for i in range(11)]
     train = write("t.tsv", "".join(f"{s}\t{t}\n" for s, t in pairs))
@@ -51,7 +53,10 @@ def test_prepare_and_read_back(write: Write, tmp_path: Path, monkeypatch: pytest
     for i, (src, tgt) in enumerate(pairs):
         ids = corpus.train[i]
         assert (source.decode(ids[0].tolist()), target.decode(ids[1].tolist())) == (src, tgt)
-        assert (len(ids[0]), len(ids[1])) == (corpus.train.src_lengths[i], corpus.train.tgt_lengths[i])
+        assert (len(ids[0]), len(ids[1])) == (
+            corpus.train.src_lengths[i],
+            corpus.train.tgt_lengths[i],
+        )
     manifest = corpus.manifest["train"]
     assert manifest["unknown_tokens"] == 0
     assert manifest["target_tokens"] == int(corpus.train.tgt_lengths.sum()) + 11
@@ -98,7 +103,7 @@ def test_nothing_usable(write: Write) -> None:
 
 def test_a_failed_preparation_leaves_no_corpus(write: Write, tmp_path: Path) -> None:
     src, tgt = write("s", "a\nb\nc\n"), write("t", "A\nB\nC\nD\n")
-    with pytest.raises(TransduceError, match="3 lines .* 4"):
+    with pytest.raises(TransduceError, match=r"3 lines .* 4"):
         prepare(recipe([src, tgt], write("v.tsv", "a\tA\n")), tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
 

@@ -98,7 +98,13 @@ def test_normalisation() -> None:
     assert normalize("a\u00a0b\tc\x00d\ufeffe\u2581f", "NFC") == "a b cde_f"
     for kept in ("…", "²", "ﬁ", "︰", "ŀ", "a  b", "\u2028"):
         assert normalize(kept, "NFC") == kept
-    assert [normalize(x, "NFKC") for x in ("…", "²", "ﬁ", "︰", "ŀ")] == ["...", "2", "fi", "..", "l·"]
+    assert [normalize(x, "NFKC") for x in ("…", "²", "ﬁ", "︰", "ŀ")] == [
+        "...",
+        "2",
+        "fi",
+        "..",
+        "l·",
+    ]
 
 
 def test_blank() -> None:

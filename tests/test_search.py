@@ -1,4 +1,4 @@
-"""Beam search over stub scorers: exact answers, brute force, limits, and what is never generated."""
+"""Beam search over stub scorers: exact answers, brute force, limits, reserved tokens."""
 
 import itertools
 import math
@@ -86,7 +86,9 @@ def test_s1_all_strings(beam: int, n_best: int) -> None:
         assert hypothesis.finished
     found = beam_search(stub([s1]), [9], beam, n_best, AVERAGE)[0]
     assert strings(found) == ["B", "AA", "AB", "A", "BA", "BB", ""]
-    assert [h.score for h in found] == pytest.approx([S1_ALL[s][1] for s in strings(found)], abs=5e-5)
+    assert [h.score for h in found] == pytest.approx(
+        [S1_ALL[s][1] for s in strings(found)], abs=5e-5
+    )
 
 
 @pytest.mark.parametrize("penalty", [NONE, AVERAGE, Penalty(), Penalty("gnmt", 2.0)], ids=str)
@@ -213,7 +215,9 @@ def random_scorer(seed: int, letters: int, depth: int) -> Scorer:
     return scorer
 
 
-def brute_force(scorer: Scorer, letters: int, depth: int, penalty: Penalty) -> dict[tuple[int, ...], float]:
+def brute_force(
+    scorer: Scorer, letters: int, depth: int, penalty: Penalty
+) -> dict[tuple[int, ...], float]:
     scores = {}
     for length in range(depth + 1):
         for prefix in itertools.product(range(4, 4 + letters), repeat=length):

@@ -32,7 +32,8 @@ def test_byte_fallback_loses_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [*TEXTS, "日本 🙂", "<0x41>", "</s>", "<pad> <unk>", " leading", "trailing ", "👨‍👩‍👧", "🇩🇪"]
+    "text",
+    [*TEXTS, "日本 🙂", "<0x41>", "</s>", "<pad> <unk>", " leading", "trailing ", "👨‍👩‍👧", "🇩🇪"],
 )
 def test_round_trips(text: str) -> None:
     assert BPE.decode(BPE.encode(text)) == normalize(text, "NFC")

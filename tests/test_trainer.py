@@ -40,7 +40,7 @@ def make(build: BuildModel, corpus: Corpus, tmp_path: Path) -> Make:
     def make(
         run: str = "run", scores: list[float] | None = None, P_drop: float = 0.1, **settings: Any
     ) -> Trainer:
-        given = {
+        given: dict[str, Any] = {
             "steps": 20, "tokens": 40, "warmup_steps": 5, "checkpoint_every": 5, "precision":
             "float32", "log_every": 1, "validate_every": 1000, "factor": 0.5, "keep": -1,
         }  # fmt: skip
@@ -211,12 +211,12 @@ def test_stopping_on_request_saves_and_says_so(make: Make) -> None:
 def test_patience_and_the_best(make: Make, schedule: str) -> None:
     """A25: BLEU 10, 9, 8 with patience 2 stops after the third, under every schedule."""
     best: list[int] = []
-    trainer = make(scores=[10, 9, 8, 99], validate_every=2, patience=2, schedule=schedule)
+    trainer = make(scores=[10.0, 9.0, 8.0, 99.0], validate_every=2, patience=2, schedule=schedule)
     trainer.on_best = lambda model: best.append(trainer.progress.step)
     assert start(trainer) == "patience"
     assert trainer.progress.step == 6
     assert best == [2]
-    trainer = make("other", scores=[10, 20, 15], validate_every=2, steps=6)
+    trainer = make("other", scores=[10.0, 20.0, 15.0], validate_every=2, steps=6)
     trainer.on_best = lambda model: best.append(trainer.progress.step)
     assert start(trainer) == "finished"
     assert best == [2, 2, 4]
@@ -224,7 +224,7 @@ def test_patience_and_the_best(make: Make, schedule: str) -> None:
 
 
 def test_stopping_at_a_score(make: Make) -> None:
-    trainer = make(scores=[10, 97.9, 98, 99], validate_every=2, stop_at_score=98.0)
+    trainer = make(scores=[10.0, 97.9, 98.0, 99.0], validate_every=2, stop_at_score=98.0)
     assert start(trainer) == "reached"
     assert trainer.progress.step == 6
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transduce.experiment import train
 
 __version__ = "0.1.0"
-__all__ = ["Translation", "Translator", "TransduceError", "__version__", "load", "train"]
+__all__ = ["TransduceError", "Translation", "Translator", "__version__", "load", "train"]
 
 _HOMES = {
     "Translation": "transduce.decoding.translator",

@@ -60,14 +60,13 @@ def from_text(survey: Survey, user: Settings) -> Choices:
     elif "source" not in user.get("tokenizer", {}) and "target" not in user.get("tokenizer", {}):
         joint = user.get("tokenizer", {}).get("joint", False)
         if joint:
-            choices.add(user, "tokenizer", "both sides alike", kind=target, vocabulary=vocabulary)
+            choices.add(user, "tokenizer", "both sides alike", kind=target)
         else:
             choices.add(
                 user,
                 "tokenizer",
                 f"the source is {_WHAT[source]}, the target {_WHAT[target]}",
                 joint=False,
-                vocabulary=vocabulary,
                 source={"kind": source},
                 target={"kind": target},
             )
@@ -149,8 +148,8 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
             f"{steps * batch / tokens:,.0f} passes over {pairs:,} pairs",
             steps=int(steps),
         )
-    steps = user.get("training", {}).get("steps", steps)
-    choices = with_rhythm(choices, int(steps), width, user)
+        steps = user.get("training", {}).get("steps", steps)
+        choices = with_rhythm(choices, int(steps), width, user)
     if config.model.d_model <= 256 and config.preset in ("tiny", "small", None):
         choices.add(
             user,

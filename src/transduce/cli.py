@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinary machine.
 
 MODEL is a model folder or a run. PAIRS is one TSV file (source, tab, target) or two aligned text
-files; names ending in .gz are unpacked. Any knob of a recipe can be set with --set section.key=value.
+files; names ending in .gz are unpacked. --set section.key=value changes any knob of a recipe.
 """
 
 app = App(name="transduce", help=HELP, version=__version__, help_format="plaintext")
@@ -328,7 +328,9 @@ def command_name() -> str:
 def main() -> None:
     """Run the command and exit: 0 on success, 2 on wrong usage, 1 on any other failure."""
     try:
-        status = app(exit_on_error=False, print_error=False, result_action="return_value")
+        status = app(
+            sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value"
+        )
         sys.stdout.flush()
     except CycloptsError as error:
         say(f"transduce: {error}")

@@ -396,11 +396,11 @@ def from_assignments(assignments: Iterable[str]) -> Settings:
 def overlay(recipe: Settings, assignments: Iterable[str] = ()) -> Settings:
     """Return profile <- preset <- recipe <- assignments: all that the user decided."""
     user = merge(recipe, from_assignments(assignments))
-    layers = [
-        named(kind, user[key])
-        for key, kind in (("profile", "profiles"), ("preset", "presets"))
-        if user.get(key) is not None
-    ]
+    layers = []
+    if user.get("profile") is not None:
+        layers.append(named("profiles", user["profile"]))
+    if user.get("preset") is not None:
+        layers.append(named("presets", user["preset"]))
     return merge(*layers, user)
 
 
@@ -426,8 +426,9 @@ def departures(config: Config) -> list[str]:
     found = []
     for section, keys in fixed.items():
         for key in keys:
-            ours, theirs = getattr(getattr(config, section), key), getattr(
-                getattr(paper, section), key
+            ours, theirs = (
+                getattr(getattr(config, section), key),
+                getattr(getattr(paper, section), key),
             )
             if key == "factor" and config.training.schedule != "paper":
                 continue

@@ -13,10 +13,11 @@ import torch
 from transduce import choices
 from transduce.config import (
     Config,
-
+    DataConfig,
     Settings,
     departures,
     merge,
+    named,
     overlay,
     parse,
     read_recipe,
@@ -95,8 +96,10 @@ def train(
         describe(config, trainer, say)
         outcome = trainer.train()
         if outcome == "interrupted":
-            say(f"stopped after update {trainer.progress.step:,}; everything is saved. "
-                f"Go on with: transduce train --resume --out {run}")
+            say(
+                f"stopped after update {trainer.progress.step:,}; everything is saved. "
+                f"Go on with: transduce train --resume --out {run}"
+            )
         else:
             finish(config, run, tokenizers, trainer, say)
         return outcome
@@ -104,10 +107,12 @@ def train(
 
 def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     """Look at the corpus, choose what the user left open, and prepare the corpus."""
-    asked = parse(user, "the recipe")
+    sizes = {} if "preset" in user else named("presets", "tiny")  # until one is chosen
+    asked = parse(merge(sizes, user), "the recipe")
     for part in ("train", "valid"):
         if not getattr(asked.data, part):
             raise UsageError(f"no {part} pairs: give --{part} FILE, or data.{part} in the recipe")
+    user = merge(user, {"data": absolute(asked.data)})
     say("looking at the training pairs")
     from_text = choices.from_text(survey(asked.data.train, asked.data), user)
     config = choices.resolved(from_text.settings, user)
@@ -115,12 +120,12 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     corpus = prepare(config, run / CORPUS)
     from_tokens = choices.from_tokens(corpus, config, user)
     config = choices.resolved(merge(from_text.settings, from_tokens.settings), user)
-    sizes = {
+    vocabularies = {
         "source_vocabulary": corpus.manifest["source_vocabulary"],
         "target_vocabulary": corpus.manifest["target_vocabulary"],
         "joint_vocabulary": config.tokenizer.joint,
     }
-    config = parse(merge(config.model_dump(), {"model": sizes}), "the recipe")
+    config = parse(merge(config.model_dump(), {"model": vocabularies}), "the recipe")
     device = pick_device(config.device)
     precision = {"precision": pick_precision(config.training.precision, device)}
     config = parse(merge(config.model_dump(), {"training": precision}), "the recipe")
@@ -130,6 +135,17 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     for reason in from_text.reasons + from_tokens.reasons:
         say(f"chosen: {reason}")
     return config, corpus
+
+
+def absolute(data: DataConfig) -> dict[str, str | list[str]]:
+    """Return the paths of the pairs from the root, so that a run can be resumed from anywhere."""
+
+    def resolve(files: str | list[str]) -> str | list[str]:
+        return (
+            os.path.abspath(files) if isinstance(files, str) else list(map(os.path.abspath, files))
+        )
+
+    return {"train": resolve(data.train), "valid": resolve(data.valid)}
 
 
 def changed(config: Config, assignments: Iterable[str]) -> Config:
@@ -255,6 +271,8 @@ def with_measured_steps(config: Config, trainer: Trainer, user: Settings, say: S
     steps = max(1, int(minutes * 60 / seconds))
     say(f"{seconds * 1000:.0f} ms an update here: {steps:,} updates in {minutes:g} minutes")
     rhythm = choices.with_rhythm(choices.Choices(), steps, config.model.d_model, user)
+    for reason in rhythm.reasons:
+        say(f"chosen: {reason}")
     settings = merge(config.model_dump(), rhythm.settings, {"training": {"steps": steps}})
     del settings["training"]["minutes"]
     return parse(settings, "the recipe")

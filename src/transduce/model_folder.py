@@ -90,7 +90,9 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: Path) -
         if tensors[name].shape != parameters[name].shape
     ]
     if problems:
-        raise TransduceError(f"{origin} does not fit its config.toml: {'; '.join(sorted(problems))}")
+        raise TransduceError(
+            f"{origin} does not fit its config.toml: {'; '.join(sorted(problems))}"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

@@ -73,9 +73,7 @@ def clean(files: str | Sequence[str], data: DataConfig, dropped: Dropped) -> Ite
         elif max(len(src), len(tgt)) > too_many:
             dropped.add(f"longer than {too_many:,} characters", line)
         else:
-            yield Pair(
-                normalize(src, data.normalization), normalize(tgt, data.normalization), line
-            )
+            yield Pair(normalize(src, data.normalization), normalize(tgt, data.normalization), line)
 
 
 @dataclass

@@ -1,28 +1,15 @@
 """What runs the model during search and scoring."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from transduce.config import PAD
 from transduce.data.batches import collate, padded
 from transduce.decoding.search import Step
-from transduce.config import PAD
 from transduce.model import Transformer
-
-
-class Engine(Protocol):
-    """Sources in, a step function for search out; or pairs in, log-probabilities out."""
-
-    def start(self, sources: Sequence[Sequence[int]]) -> Step:
-        """Encode sources (pieces without END) and return the step function of their search."""
-
-    def score(
-        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
-    ) -> list[list[float]]:
-        """Return the log-probability of every target token, END included."""
 
 
 class TorchEngine:
@@ -53,13 +40,9 @@ class TorchEngine:
         return step
 
     @torch.inference_mode()
-    def score(
-        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
-    ) -> list[list[float]]:
+    def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """Return the log-probability of every target token, END included."""
         batch = collate(pairs).to(self.device)
         log_probs = self.model(batch.src, batch.tgt_in).log_softmax(dim=-1)
         chosen = log_probs.gather(2, batch.tgt_out[:, :, None])[:, :, 0]
-        return [
-            row[mask].tolist() for row, mask in zip(chosen, batch.tgt_out != PAD, strict=True)
-        ]
+        return [row[mask].tolist() for row, mask in zip(chosen, batch.tgt_out != PAD, strict=True)]

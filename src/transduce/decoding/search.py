@@ -108,7 +108,7 @@ def beam_search(
     limits: Sequence[int],
     beam_size: int,
     n_best: int = 1,
-    penalty: Penalty = Penalty(),  # noqa: B008 (immutable)
+    penalty: Penalty = Penalty(),
     same: Callable[[tuple[int, ...]], Hashable] = tuple,
     never: Iterable[int] = NEVER,
 ) -> list[list[Hypothesis]]:
@@ -154,9 +154,7 @@ def beam_search(
         continuations = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         rows: list[list[int]] = []  # the row in this call of each live hypothesis of the next
         going_on: list[_Sentence] = []
-        for place, (sentence, (values, ids)) in enumerate(
-            zip(batch, continuations, strict=True)
-        ):
+        for place, (sentence, (values, ids)) in enumerate(zip(batch, continuations, strict=True)):
             candidates = sorted(
                 (
                     (parent.total + value, -i, value, token)
@@ -224,7 +222,8 @@ def _next_call(
     """Put the live hypotheses into one rectangle; where a sentence has fewer, its first repeats."""
     width = max(len(sentence.live) for sentence in batch)
     tokens = [
-        [node.token for node in sentence.live] + [sentence.live[0].token] * (width - len(sentence.live))
+        [node.token for node in sentence.live]
+        + [sentence.live[0].token] * (width - len(sentence.live))
         for sentence in batch
     ]
     origin = [of_one + [of_one[0]] * (width - len(of_one)) for of_one in rows]

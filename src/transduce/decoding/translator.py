@@ -11,7 +11,7 @@ import torch
 from transduce.config import EOS, DecodingConfig
 from transduce.data.readers import is_blank
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.engines import Engine, TorchEngine
+from transduce.decoding.engines import TorchEngine
 from transduce.decoding.search import Hypothesis, Penalty, beam_search
 from transduce.errors import TransduceError, UsageError
 from transduce.model_folder import load_model
@@ -79,7 +79,7 @@ class Translator:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TorchEngine,
         tokenizers: tuple[Tokenizer, Tokenizer],
         decoding: DecodingConfig,
         max_positions: int | None = None,

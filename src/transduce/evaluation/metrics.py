@@ -43,7 +43,7 @@ def is_better(metric: str, score: float, than: float | None) -> bool:
 
 
 def by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Join pairs with equal sources into one item with several references, in order of the first."""
+    """Join pairs with equal sources into one item with several references, in order."""
     items: dict[str, list[str]] = {}
     for src, tgt in zip(sources, targets, strict=True):
         items.setdefault(src, []).append(tgt)
@@ -86,8 +86,12 @@ def evaluate(
 def _sacrebleu(
     metric: str, outputs: Sequence[str], references: References, bleu_tokenize: str
 ) -> Score:
-    from sacrebleu.metrics import BLEU, CHRF, TER
+    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
+    scorer: Metric
     match metric:
         case "bleu":
             try:
@@ -100,12 +104,10 @@ def _sacrebleu(
             scorer = TER()
     most = max(map(len, references))
     # sacrebleu wants the first references of all items, then the second ones, ...
-    streams = [
-        [item[i] if i < len(item) else None for item in references] for i in range(most)
-    ]
+    streams = [[item[i] if i < len(item) else None for item in references] for i in range(most)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = scorer.corpus_score(list(outputs), streams)
+        result = scorer.corpus_score(list(outputs), streams)  # type: ignore[arg-type] # None: fewer
     return Score(metric, float(result.score), str(scorer.get_signature()))
 
 

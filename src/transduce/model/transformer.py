@@ -84,7 +84,7 @@ def attention(
 
 
 class MultiHeadAttention(nn.Module):
-    """Concat(head_1, ..., head_h) W_O, where head_i = attention(Q W_Q_i, K W_K_i, V W_V_i) (§3.2.2).
+    """Concat(head_1, ..., head_h) W_O with head_i = attention(Q W_Q_i, K W_K_i, V W_V_i) (§3.2.2).
 
     The heads lie in order along the rows of `W_Q`, `W_K` and `W_V`. The weights of all heads pass
     the module `weights`, which changes nothing: a hook registered there sees them,
@@ -396,7 +396,9 @@ class DecoderLayer(Layer):
             K, V = self.self_attention.keys_values(rows)
             layer.K[:, :, pos : pos + 1], layer.V[:, :, pos : pos + 1] = K, V
             past = slice(0, pos + 1)
-            attended = self.self_attention.attend(rows, layer.K[:, :, past], layer.V[:, :, past], None)
+            attended = self.self_attention.attend(
+                rows, layer.K[:, :, past], layer.V[:, :, past], None
+            )
             return attended.view(x.shape)
 
         def cross_attention(x: Tensor) -> Tensor:
@@ -533,9 +535,7 @@ class Transformer(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Let the output share the target embedding's matrix, and with a joint vocabulary all
-        three share one (§3.4).
-        """
+        """Share one matrix: target embedding and output, and the source's if joint (§3.4)."""
         if self.config.tie_embeddings:
             if self.config.joint_vocabulary:
                 self.target_embedding.weight = self.source_embedding.weight

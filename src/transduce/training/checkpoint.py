@@ -81,9 +81,7 @@ class Checkpoints:
             key=step_of,
         )
 
-    def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-    ) -> Path:
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
         """Write a checkpoint, then remove those that are too many (never the best one).
 
         Raises:
@@ -115,9 +113,7 @@ class Checkpoints:
                 if step_of(path) != best_step:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def restore(
-        self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> Progress:
+    def restore(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """Put model, optimizer and the random generator into the state of a checkpoint.
 
         Raises:

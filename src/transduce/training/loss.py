@@ -34,7 +34,10 @@ def label_smoothed(
     looked at). Computed in float32 or wider.
     """
     real = tgt_out != PAD
-    logits, labels = logits[real], tgt_out[real]  # tokens vocab
+    if real.all():  # most batches have no padding
+        logits, labels = logits.flatten(0, 1), tgt_out.flatten()  # tokens vocab
+    else:
+        logits, labels = logits[real], tgt_out[real]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     normalizer = logits.logsumexp(dim=-1)
     right = logits.gather(1, labels[:, None])[:, 0]

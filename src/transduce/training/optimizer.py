@@ -7,7 +7,7 @@ from transduce.config import TrainingConfig
 
 
 def paper_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5) (eq. 3); step from 1."""
+    """Factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5) (eq. 3); step from 1."""
     return float(factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
 
 

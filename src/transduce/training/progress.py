@@ -30,6 +30,7 @@ class Display:
         self.steps = steps
         self.quiet_seconds = quiet_seconds
         self.last_line = time.monotonic()
+        self.latest_score = ""
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(bar_width=24),
@@ -58,13 +59,17 @@ class Display:
     def update(self, step: int, metrics: Mapping[str, float | int]) -> None:
         """Show the newest numbers of training."""
         numbers = (
-            f"loss {metrics['loss']:.3f}  rate {metrics['learning_rate']:.2e}  "
+            f"{self.latest_score}loss {metrics['loss']:.3f}  rate {metrics['learning_rate']:.2e}  "
             f"{metrics['target_tokens_per_second']:,.0f} tokens/s"
         )
         self.bar.update(self.task, completed=step, numbers=numbers)
         if self.bar.disable and time.monotonic() - self.last_line >= self.quiet_seconds:
             self.last_line = time.monotonic()
             self.say(f"update {step:,} of {self.steps:,}  {numbers}")
+
+    def show_score(self, metric: str, score: float) -> None:
+        """Show the newest validation score beside the numbers of training."""
+        self.latest_score = f"{metric} {score:.2f}  "
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

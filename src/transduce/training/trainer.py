@@ -158,7 +158,7 @@ class Trainer:
                 f"update {step}: the {'loss' if not math.isfinite(total) else 'gradient'} is no "
                 f"finite number any more (rate {rate:.2e}). The last checkpoint is good; try a "
                 "lower rate (training.factor, training.learning_rate), a longer "
-                "training.warmup_steps, or training.precision = \"float32\""
+                'training.warmup_steps, or training.precision = "float32"'
             )
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
@@ -184,6 +184,7 @@ class Trainer:
         metric, score = next(iter(scores.items()))
         shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
         best = self.is_better(score, progress.best_score)
+        display.show_score(metric, score)
         display.say(
             f"validation after {progress.step:,} updates: perplexity {perplexity(loss):.2f}  "
             f"{shown}{'  (best so far)' if best else ''}"

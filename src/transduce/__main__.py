@@ -1,0 +1,5 @@
+"""`python -m transduce` is the command."""
+
+from transduce.cli import main
+
+main()

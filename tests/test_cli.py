@@ -1,0 +1,302 @@
+"""The command: its options, exit statuses and messages; no traceback for anybody's mistake."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from transduce import cli
+from transduce.config import Config
+from transduce.experiment import train
+
+Write = Callable[[str, str | bytes], Path]
+
+TRAIN = ["train", "--train", "T", "--valid", "T", "--out", "OUT"]
+OPTIONS = {
+    "quickstart": {"--out", "--minutes"},
+    "train": {"RECIPE", "--out", "--train", "--valid", "--preset", "--resume", "--set"},
+    "translate": {
+        "MODEL", "--input", "--output", "--beam-size", "--alpha", "--n-best", "--format", "--set",
+    },
+    "score": {"MODEL", "--pairs", "--format", "--set"},
+    "evaluate": {"MODEL", "--test", "--metrics", "--json", "--set"},
+    "average": {"RUN", "--last", "--out"},
+}  # fmt: skip
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in this process, with a user's arguments, input and eyes."""
+
+    def run(*arguments: object, stdin: str | bytes = b"") -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "argv", ["transduce", *words])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        with pytest.raises(SystemExit) as exited:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert isinstance(exited.value.code, int)
+        return subprocess.CompletedProcess(words, exited.value.code, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few updates on letters: not good at anything, but complete."""
+    folder = tmp_path_factory.mktemp("model")
+    rows = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
+    (folder / "t.tsv").write_text("".join(rows * 5))
+    recipe = {
+        "data": {"train": str(folder / "t.tsv"), "valid": str(folder / "t.tsv")},
+        "tokenizer": {"joint": False, "source": {"kind": "char"}, "target": {"kind": "word"}},
+        "model": {"N": 1, "d_model": 16, "d_ff": 16, "h": 2},
+        "training": {"steps": 6, "tokens": 64, "checkpoint_every": 2, "validate_every": 6},
+        "decoding": {"max_extra": 3},
+    }
+    assert train(recipe, folder / "run") == "finished"
+    return folder / "run"
+
+
+def options_of(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if found := re.match(r"│ \*?\s*(--[a-z-]+|[A-Z]+)\b", line):
+            yield found[1]
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_the_options_of_each_verb(run: Run, verb: str) -> None:
+    """There is no flag per knob; a new option is a decision."""
+    assert set(options_of(run(verb, "--help").stdout)) == OPTIONS[verb]
+
+
+def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert all(verb in done.stdout for verb in OPTIONS)
+    before = time.monotonic()
+    module = [sys.executable, "-m", "transduce"]
+    assert (
+        b"quickstart" in subprocess.run([*module, "--help"], check=True, capture_output=True).stdout
+    )
+    assert time.monotonic() - before < 10
+    code = "import sys; from transduce import cli; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert run("--version").stdout.strip() == __import__("transduce").__version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["trian"], 2, ["train"]),
+        (["translate"], 2, ["MODEL"]),
+        (["translate", "nowhere"], 1, ["nowhere does not exist"]),
+        (["translate", "MODEL", "--beam-szie", "3"], 2, ["beam-szie"]),
+        (["translate", "MODEL", "--beam-size", "0"], 2, ["beam_size"]),
+        (["translate", "MODEL", "--beam-size", "-1"], 2, ["-1"]),
+        (["translate", "MODEL", "--beam-size", "wide"], 2, ["wide"]),
+        (["translate", "MODEL", "--n-best", "9"], 2, ["--n-best 9", "--beam-size"]),
+        (["translate", "MODEL", "--n-best", "0"], 2, ["--n-best 0"]),
+        (["translate", "MODEL", "--alpha", "-1"], 2, ["alpha"]),
+        (["translate", "MODEL", "--format", "xml"], 2, ["xml"]),
+        (["translate", "MODEL", "--input", "nowhere.txt"], 1, ["nowhere.txt"]),
+        (["translate", "MODEL", "--output", "no/where.txt"], 1, ["no/where.txt"]),
+        (["translate", "MODEL", "--set", "decoding.beam=3"], 2, ["decoding.beam_size"]),
+        (["score", "MODEL", "--pairs", "nowhere.tsv"], 1, ["nowhere.tsv"]),
+        (["evaluate", "MODEL", "--test", "nowhere.tsv"], 1, ["nowhere.tsv"]),
+        (["evaluate", "MODEL", "--test", "T", "--metrics", "blue"], 2, ["'blue'"]),
+        (["evaluate", "MODEL", "--test", "a", "b", "c"], 2, ["not 3 files"]),
+        (["average", "nowhere"], 1, ["nowhere"]),
+        (["average", "RUN", "--last", "50"], 1, ["not 50"]),
+        (["average", "RUN", "--last", "0"], 2, ["--last 0"]),
+        (["train", "--out", "OUT"], 2, ["--train"]),
+        (["train", "--train", "T", "--out", "OUT"], 2, ["--valid"]),
+        (["train", "--train", "T", "--valid", "T", "--out", "RUN"], 2, ["--resume", "--out"]),
+        (["train", "nowhere.toml", "--out", "OUT"], 1, ["nowhere.toml"]),
+        (["train", "--train", "nowhere.tsv", "--valid", "T", "--out", "OUT"], 1, ["nowhere.tsv"]),
+        ([*TRAIN, "--preset", "smal"], 2, ["small"]),
+        ([*TRAIN, "--set", "model.h=3", "--set", "model.d_model=16"], 2, ["d_model (16)", "h (3)"]),
+        ([*TRAIN, "--set", "model.d_model=9999992"], 2, ["GiB"]),
+        (["quickstart", "--minutes", "0", "--out", "OUT"], 2, ["minutes"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)  # fmt: skip
+def test_mistakes(
+    run: Run, model: Path, tmp_path: Path, arguments: list[str], status: int, words: list[str]
+) -> None:
+    places = {
+        "MODEL": model / "model", "RUN": model, "T": model.parent / "t.tsv", "OUT": tmp_path / "o",
+    }  # fmt: skip
+    done = run(*(places.get(argument, argument) for argument in arguments))
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+
+
+def test_unequal_files_leave_nothing_behind(run: Run, write: Write, tmp_path: Path) -> None:
+    """A04, through the command."""
+    src, tgt = write("s.txt", "x\n" * 3), write("t.txt", "y\n" * 4)
+    done = run("train", "--train", src, tgt, "--valid", src, src, "--out", tmp_path / "run")
+    assert done.returncode == 1
+    assert f"{src} has 3 lines but {tgt} has 4" in done.stderr
+    assert not (tmp_path / "run" / "config.toml").exists()
+    assert not (tmp_path / "run" / "corpus").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "blank"),
+    [
+        (b"", []),
+        (b"\n", [0]),
+        (b"ab\n\ncb\n", [1]),
+        (b"\nab", [0]),
+        (b"ab\n\n", [1]),
+        (b"ab\r\ncb\r\n", []),
+        ("a\u2028b\u2029c\u0085\x0b\x0c\n\u2028\nb\rc\n".encode(), [1]),
+        ("жжж\n日本 😀\n".encode(), []),
+        (b"abc" * 3334 + b"\nab\n", []),
+        (b"\xef\xbb\xbfab\n\x00\n", []),
+    ],
+    ids=range(10),
+)
+def test_as_many_lines_out_as_in(run: Run, model: Path, content: bytes, blank: list[int]) -> None:
+    """A01, A02, A03, through the command."""
+    done = run("translate", model, stdin=content)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split("\n")[:-1]
+    assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
+    assert all(lines[i] == "" for i in blank)
+    assert ("cut to 1000 pieces" in done.stderr) == (len(content) > 9000)
+
+
+def test_a_line_that_is_not_utf8(run: Run, model: Path) -> None:
+    done = run("translate", model, stdin=b"ab\n\xff\n")
+    assert done.returncode == 1
+    assert "line 2: not UTF-8" in done.stderr
+
+
+def test_jsonl(run: Run, model: Path, write: Write, tmp_path: Path) -> None:
+    source = write("in.txt", "ab\n\nbc\n")
+    done = run("translate", model, "--input", source, "--format", "jsonl", "--n-best", "2",
+               "--output", tmp_path / "out.jsonl")  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["source"] for row in rows] == ["ab", "", "bc"]
+    assert rows[1] == {
+        "source": "", "flags": ["empty"],
+        "hypotheses": [{"text": "", "tokens": [], "log_probabilities": [], "log_probability": 0.0,
+                        "score": 0.0, "finished": True}],
+    }  # fmt: skip
+    for hypothesis in rows[0]["hypotheses"]:
+        assert list(hypothesis) == [
+            "text", "tokens", "log_probabilities", "log_probability", "score", "finished",
+        ]  # fmt: skip
+        assert sum(hypothesis["log_probabilities"]) == pytest.approx(hypothesis["log_probability"])
+    text = run("translate", model, "--n-best", "2", stdin="ab\n").stdout
+    assert text == " ||| ".join(h["text"] for h in rows[0]["hypotheses"]) + "\n"
+
+
+def test_score(run: Run, model: Path, write: Write) -> None:
+    pairs = write("p.tsv", "ab\tA B\nbc\tB\n")
+    done = run("score", model, "--pairs", pairs)
+    assert done.returncode == 0
+    numbers = [float(line) for line in done.stdout.splitlines()]
+    lines = run("score", model, "--pairs", pairs, "--format", "jsonl").stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["log_probability"] for row in rows] == pytest.approx(numbers, abs=1e-6)
+    assert list(rows[0]) == ["source", "target", "tokens", "log_probabilities", "log_probability"]
+    assert rows[0]["tokens"] == ["▁A", "▁B", "</s>"]
+    assert all(len(line.partition(".")[2]) == 6 for line in done.stdout.splitlines())
+
+
+def test_evaluate(run: Run, model: Path, tmp_path: Path) -> None:
+    test = model.parent / "t.tsv"
+    done = run("evaluate", model, "--test", test, "--metrics", "wer,per,bleu",
+               "--json", tmp_path / "s.json", "--set", "evaluation.references=by_source")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["wer", "per", "bleu"]
+    assert "search: beam_size 4" in done.stderr
+    record = json.loads((tmp_path / "s.json").read_text())
+    assert record["sentences"] == 7
+    assert record["settings"]["decoding"]["max_extra"] == 3
+    assert "tok:13a" in record["metrics"]["bleu"]["signature"]
+
+
+def test_average(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("average", model, "--last", "2", "--out", tmp_path / "mean")
+    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "mean"))
+    assert run("translate", tmp_path / "mean", stdin="ab\n").returncode == 0
+
+
+def test_a_model_folder_stands_alone(run: Run, model: Path, tmp_path: Path) -> None:
+    alone = shutil.copytree(model / "model", tmp_path / "alone")
+    assert {path.name for path in alone.iterdir()} == {
+        "config.toml", "model.safetensors", "source.spm", "target.spm", "README.md",
+    }  # fmt: skip
+    expected = run("translate", model, stdin="ab\n").stdout
+    assert run("translate", alone, stdin="ab\n").stdout == expected
+    for name, content, words in [
+        ("model.safetensors", (alone / "model.safetensors").read_bytes()[:-1], "model.safetensors"),
+        ("source.spm", b"nonsense", "source.spm"),
+        ("config.toml", b"[model]\nd_modle = 3\n", "d_model"),
+        ("config.toml", b"tokenizer = '../../secret'\n", "config.toml"),
+        ("config.toml", b"\xff", "UTF-8"),
+    ]:
+        broken = shutil.copytree(alone, tmp_path / "broken", dirs_exist_ok=True)
+        (broken / name).write_bytes(content)
+        done = run("translate", broken, stdin="ab\n")
+        assert done.returncode in (1, 2)
+        assert words in done.stderr
+        shutil.rmtree(broken)
+
+
+def test_two_trainings_refuse_each_other(run: Run, model: Path) -> None:
+    from transduce.experiment import lock
+
+    with lock(model):
+        done = run("train", "--resume", "--out", model)
+    assert done.returncode == 1
+    assert "another process" in done.stderr
+
+
+def test_resuming_keeps_what_the_run_was_built_on(run: Run, model: Path) -> None:
+    done = run("train", "--resume", "--out", model, "--set", "model.d_model=32")
+    assert done.returncode == 2
+    assert "[model] cannot change" in done.stderr
+    done = run("train", "--resume", "--out", model)
+    assert done.returncode == 0
+    assert "all updates are done" in done.stderr
+
+
+def test_the_written_configuration_is_complete(model: Path) -> None:
+    import tomllib
+
+    written = tomllib.loads((model / "config.toml").read_text())
+    for section in ("data", "tokenizer", "model", "training", "decoding", "evaluation"):
+        fields = set(type(getattr(Config(), section)).model_fields)
+        assert fields - set(written[section]) <= {"minutes", "stop_at_score", "source", "target"}
+    assert written["training"]["precision"] in ("float32", "bfloat16")
+
+
+def test_a_full_disk(run: Run, model: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    done = run("translate", model, "--output", "/dev/full", stdin="ab\n")
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+
+
+def test_command_name() -> None:
+    assert cli.command_name()

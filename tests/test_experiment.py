@@ -1,0 +1,104 @@
+"""A whole experiment in Python: what a run leaves, and what its model says about itself."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import transduce
+from transduce.config import Settings, parse
+from transduce.errors import UsageError
+from transduce.experiment import card, check_lengths, train
+from transduce.model_folder import load_config, load_model, read_tensors
+
+ROWS = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Settings:
+    (tmp_path / "t.tsv").write_text("".join(ROWS * 5))
+    return {
+        "data": {"train": str(tmp_path / "t.tsv"), "valid": str(tmp_path / "t.tsv")},
+        "tokenizer": {"joint": False, "source": {"kind": "char"}, "target": {"kind": "word"}},
+        "model": {"N": 1, "d_model": 16, "d_ff": 16, "h": 2},
+        "training": {"steps": 4, "tokens": 64, "checkpoint_every": 2, "validate_every": 2},
+        "decoding": {"max_extra": 3},
+    }
+
+
+def test_what_a_run_leaves(recipe: Settings, tmp_path: Path) -> None:
+    said: list[str] = []
+    assert transduce.train(recipe, out=tmp_path / "run", say=said.append) == "finished"
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == {
+        ".lock", "config.toml", "metrics.jsonl", "corpus", "checkpoints", "model",
+    }  # fmt: skip
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-2", "step-4"]
+    assert load_config(run) == load_config(run / "model")
+    text = "\n".join(said)
+    assert "departures from the paper: " in text
+    assert "chosen: " in text
+    translator = transduce.load(run)
+    assert len(translator.translate(["ab", "", "c"])) == 3
+    assert translator.decoding == load_config(run).decoding
+    with pytest.raises(UsageError, match="already holds a run"):
+        train(recipe, run)
+
+
+def test_the_average_replaces_the_best(recipe: Settings, tmp_path: Path) -> None:
+    recipe["training"] |= {"average": 2}
+    train(recipe, tmp_path / "run")
+    run = tmp_path / "run"
+    tensors = read_tensors(run / "model" / "model.safetensors")
+    last = [read_tensors(run / "checkpoints" / f"step-{n}" / "model.safetensors") for n in (2, 4)]
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(tensor, (last[0][name] + last[1][name]) / 2)
+
+
+def test_minutes_become_updates(recipe: Settings, tmp_path: Path) -> None:
+    del recipe["training"]["steps"]
+    recipe["training"]["minutes"] = 0.005
+    said: list[str] = []
+    train(recipe, tmp_path / "run", say=said.append)
+    config = load_config(tmp_path / "run")
+    assert config.training.minutes is None
+    assert any(f"{config.training.steps:,} updates in 0.005 minutes" in line for line in said)
+
+
+def test_the_seed_decides_everything(recipe: Settings, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        recipe["training"]["seed"] = seed
+        torch.manual_seed(len(name))
+        train(recipe, tmp_path / name)
+    a, b, c = (read_tensors(tmp_path / n / "model" / "model.safetensors") for n in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not all(torch.equal(a[name], c[name]) for name in a)
+
+
+def test_tied_matrices_are_stored_once_and_shared_again(recipe: Settings, tmp_path: Path) -> None:
+    recipe["tokenizer"] = {"kind": "char", "joint": True}
+    train(recipe, tmp_path / "run")
+    tensors = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    assert not {"target_embedding.weight", "output.weight"} & tensors.keys()
+    _, model, _ = load_model(tmp_path / "run")
+    assert model.output.weight is model.source_embedding.weight is model.target_embedding.weight
+    assert torch.equal(model.output.weight, tensors["source_embedding.weight"])
+
+
+def test_a_table_shorter_than_the_sentences_is_refused() -> None:
+    """A34: checked at the start, not after an hour."""
+    with pytest.raises(UsageError, match="max_positions = 16"):
+        check_lengths(parse({"model": {"positions": "learned", "max_positions": 16}}, "test"))
+    check_lengths(parse({"model": {"max_positions": 16}}, "test"))
+
+
+def test_the_card_names_departures() -> None:
+    assert "norm_place = pre" in card(parse({"model": {"norm_place": "pre"}}, "test"))
+    assert "- none" in card(parse({"training": {"average": 5}}, "test"))
+
+
+def test_the_public_names() -> None:
+    for name in transduce.__all__:
+        assert getattr(transduce, name) is not None
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = transduce.nothing

@@ -1,0 +1,55 @@
+"""The README: its table, its links and its commands are true."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from transduce import cli
+from transduce.config import parse
+
+README = Path(__file__).parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+NAMES = sorted(set(re.findall(r"`(transduce(?:\.\w+){2,})`", TEXT)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_from_paper_to_code(name: str) -> None:
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: object = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return
+    raise AssertionError(name)
+
+
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert len(links) > 5
+    for link in links:
+        assert (README.parent / link).exists(), link
+
+
+def test_the_recipe_is_valid() -> None:
+    import tomllib
+
+    recipe = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    assert recipe is not None
+    parse(tomllib.loads(recipe[1]), "README")
+
+
+def test_the_commands_parse() -> None:
+    """Every `transduce ...` line of the README is one that the command understands."""
+    lines = re.findall(r"^(?:\$ )?(?:printf .*?\| )?(transduce .*)$", TEXT, re.MULTILINE)
+    assert len(lines) >= 4
+    for line in lines:
+        words = shlex.split(re.split(r" [<>#]", line)[0], comments=True)[1:]
+        _, bound, unused, _ = cli.app.parse_known_args(words)
+        assert not unused, line
+        assert bound.arguments
