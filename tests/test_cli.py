@@ -223,8 +223,8 @@ def test_score(run: Run, model: Path, write: Write) -> None:
 
 def test_evaluate(run: Run, model: Path, tmp_path: Path) -> None:
     test = model.parent / "t.tsv"
-    done = run("evaluate", model, "--test", test, "--metrics", "wer,per,bleu",
-               "--json", tmp_path / "s.json", "--set", "evaluation.references=by_source")  # fmt: skip
+    options = ["--metrics", "wer,per,bleu", "--set", "evaluation.references=by_source"]
+    done = run("evaluate", model, "--test", test, "--json", tmp_path / "s.json", *options)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["wer", "per", "bleu"]
     assert "search: beam_size 4" in done.stderr

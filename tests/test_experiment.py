@@ -1,5 +1,7 @@
 """A whole experiment in Python: what a run leaves, and what its model says about itself."""
 
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,24 @@ def test_tied_matrices_are_stored_once_and_shared_again(recipe: Settings, tmp_pa
     _, model, _ = load_model(tmp_path / "run")
     assert model.output.weight is model.source_embedding.weight is model.target_embedding.weight
     assert torch.equal(model.output.weight, tensors["source_embedding.weight"])
+
+
+def test_no_file_of_a_model_or_corpus_is_executed(recipe: Settings, tmp_path: Path) -> None:
+    """A24: a pickle under each file name that is read."""
+    recipe["tokenizer"] = {"kind": "char", "joint": True}
+    train(recipe, tmp_path / "run")
+    marker = tmp_path / "executed"
+    for name in ("config.toml", "model.safetensors", "joint.spm"):
+        folder = shutil.copytree(tmp_path / "run" / "model", tmp_path / name)
+        (folder / name).write_bytes(pickle.dumps(Marker(marker)))
+        with pytest.raises(TransduceError, match=name):
+            transduce.load(folder)
+    for name in ("manifest.json", "train.arrow", "valid.arrow"):
+        folder = shutil.copytree(tmp_path / "run" / "corpus", tmp_path / name)
+        (folder / name).write_bytes(pickle.dumps(Marker(marker)))
+        with pytest.raises(TransduceError, match="not a prepared corpus"):
+            Corpus(folder)
+    assert not marker.exists()
 
 
 def test_a_table_shorter_than_the_sentences_is_refused() -> None:

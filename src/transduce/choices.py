@@ -39,59 +39,67 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+SUBWORDS = ("bpe", "unigram")
+
+
 def from_text(survey: Survey, user: Settings) -> Choices:
     """Choose what the raw text decides: tokenizers, sizes, metrics."""
     choices = Choices()
-    source, target = unit(survey.source), unit(survey.target)
-    if "kind" in user.get("tokenizer", {}):
-        source = target = user["tokenizer"]["kind"]
+    _tokenizers(choices, survey, user)
+    if "preset" not in user and not {"d_model", "N"} <= user.get("model", {}).keys():
+        characters = sum(survey.target.characters.values())
+        preset = "tiny" if characters < 4e6 else "small" if characters < 6e7 else "base"
+        choices.add(user, "", f"{characters:,} characters of target text", preset=preset)
+        choices.settings = merge(named("presets", preset), choices.settings)
+    what = _WHAT[unit(survey.target)]
+    if what == _WHAT["bpe"]:
+        choices.add(user, "evaluation", f"the target is {what}", metrics=["bleu", "chrf"])
+    else:
+        reason = f"the target is {what}: an output is right or wrong"
+        choices.add(user, "evaluation", reason, metrics=["exact", "per"])
+    return choices
+
+
+def _tokenizers(choices: Choices, survey: Survey, user: Settings) -> None:
+    """Choose kinds and sizes of the vocabularies, and whether there is one or two of them."""
+    given = user.get("tokenizer", {})
+    if "source" in given or "target" in given:
+        choices.add(user, "tokenizer", "the sides differ in the recipe", joint=False)
+        return
+    source = given.get("kind", unit(survey.source))
+    target = given.get("kind", unit(survey.target))
     vocabulary = subwords(survey.pairs)
-    if source == target == "bpe":
+    if source == target and source in SUBWORDS:
         shared = overlap(survey.source, survey.target)
         choices.add(
             user,
             "tokenizer",
             f"{survey.pairs:,} pairs of running text whose sides share {shared:.0%} of their "
             "characters",
-            kind="bpe",
+            kind=source,
             vocabulary=vocabulary,
             joint=shared >= 0.5,
         )
-    elif "source" not in user.get("tokenizer", {}) and "target" not in user.get("tokenizer", {}):
-        joint = user.get("tokenizer", {}).get("joint", False)
-        if joint:
-            choices.add(user, "tokenizer", "both sides alike", kind=target)
-        else:
-            choices.add(
-                user,
-                "tokenizer",
-                f"the source is {_WHAT[source]}, the target {_WHAT[target]}",
-                joint=False,
-                source={"kind": source},
-                target={"kind": target},
-            )
-    if survey.pairs < 1000:
+    elif given.get("joint"):
+        kind = source if source == target else "bpe"
+        choices.add(user, "tokenizer", "one vocabulary for both sides", kind=kind)
+    else:
+        sizes = {kind: {"vocabulary": vocabulary} for kind in SUBWORDS if "vocabulary" not in given}
+        choices.add(
+            user,
+            "tokenizer",
+            f"the source is {_WHAT[source]}, the target {_WHAT[target]}",
+            joint=False,
+            source={"kind": source} | sizes.get(source, {}),
+            target={"kind": target} | sizes.get(target, {}),
+        )
+    if survey.pairs < 1000 and {source, target} & set(SUBWORDS):
         choices.add(
             user,
             "tokenizer",
             "byte pieces would outnumber what so small a corpus can teach",
             byte_fallback=False,
         )
-    if "preset" not in user and not {"d_model", "N"} <= user.get("model", {}).keys():
-        characters = sum(survey.target.characters.values())
-        preset = "tiny" if characters < 4e6 else "small" if characters < 6e7 else "base"
-        choices.add(user, "", f"{characters:,} characters of target text", preset=preset)
-        choices.settings = merge(named("presets", preset), choices.settings)
-    if target == "bpe":
-        choices.add(user, "evaluation", "the target is text", metrics=["bleu", "chrf"])
-    else:
-        choices.add(
-            user,
-            "evaluation",
-            f"the target is {_WHAT[target]}: an output is right or wrong",
-            metrics=["exact", "per"],
-        )
-    return choices
 
 
 _WHAT = {
@@ -134,12 +142,12 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
     counts = corpus.manifest["train"]
     tokens, pairs = counts["target_tokens"], counts["pairs"]
     width = config.model.d_model
-    batch = 1024 if tokens < 1e6 and width <= 128 else 2048 if width <= 256 else 8192
+    batch = 8192 if width > 256 else 2048 if width > 128 or is_text(config) else 1024
     choices.add(
         user, "training", f"a model of width {width} on {tokens:,} target tokens", tokens=batch
     )
     batch = user.get("training", {}).get("tokens", batch)
-    epochs = min(40.0, max(10.0, 20e6 / tokens))
+    epochs = min(30.0 if is_text(config) else 60.0, max(10.0, 20e6 / tokens))
     steps = min(100_000, max(3_000, round(epochs * tokens / batch, -2)))
     if "minutes" not in user.get("training", {}):
         choices.add(
@@ -157,7 +165,7 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
             "small models learn faster with the norm before the sub-layer",
             norm_place="pre",
         )
-    if corpus_is_text(config) and epochs >= 20:
+    if is_text(config) and epochs >= 20:
         choices.add(user, "model", "little text, seen many times", P_drop=0.3)
     longest = int((corpus.train.tgt_lengths - corpus.train.src_lengths).max())
     if longest > 50:
@@ -193,9 +201,9 @@ def with_rhythm(choices: Choices, steps: int, width: int, user: Settings) -> Cho
     return choices
 
 
-def corpus_is_text(config: Config) -> bool:
+def is_text(config: Config) -> bool:
     """Say whether the target is made of subwords."""
-    return (config.tokenizer.target.kind or config.tokenizer.kind) in ("bpe", "unigram")
+    return (config.tokenizer.target.kind or config.tokenizer.kind) in SUBWORDS
 
 
 def resolved(chosen: Settings, user: Settings) -> Config:

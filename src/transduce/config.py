@@ -197,7 +197,7 @@ class TrainingConfig(Section):
     checkpoint_every: int = Field(default=1000, ge=1)
     """Updates between two checkpoints."""
     keep: int = Field(default=5, ge=-1)
-    """How many of the newest checkpoints stay on disk; -1 keeps all."""
+    """How many of the newest checkpoints stay on disk (and the best); less than 1 keeps all."""
     average: int = Field(default=1, ge=1)
     """Number of last checkpoints whose mean becomes the final model (§6.1); 1: the best model
     seen in validation."""

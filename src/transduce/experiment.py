@@ -35,6 +35,7 @@ from transduce.model_folder import (
     CORPUS,
     METRICS,
     MODEL,
+    WEIGHTS,
     load_config,
     save_model,
     weights,
@@ -81,7 +82,8 @@ def train(
             corpus = Corpus(run / CORPUS)
             say(f"resuming the run in {run}")
         else:
-            if any((run / part).exists() for part in (CHECKPOINTS, MODEL, METRICS)):
+            traces = [run / METRICS, run / MODEL / WEIGHTS, *(run / CHECKPOINTS).glob("step-*")]
+            if any(trace.exists() for trace in traces):
                 raise UsageError(f"{run} holds parts of another run: give another --out")
             config, corpus = first_start(overlay(settings, assignments), run, say)
         trainer, tokenizers = assemble(config, corpus, run)

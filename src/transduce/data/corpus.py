@@ -3,7 +3,7 @@
 A corpus is a folder:
 
     train.arrow valid.arrow   Arrow files with the columns src, tgt (ids without BEGIN and END)
-                              and line
+                              and line; in both, pairs of at most max_length pieces
     joint.spm, or source.spm and target.spm
     manifest.json             sizes, counts, and what was left out and why, by line
 
@@ -29,6 +29,9 @@ from transduce.data.tokenizer import Tokenizer, train_tokenizer
 from transduce.errors import TransduceError
 
 Ids = npt.NDArray[np.int32]
+Row = tuple[list[int], list[int], int]
+"""Source ids, target ids and the line number of a pair."""
+MANIFEST = "manifest.json"
 ROWS = 10_000  # pairs per Arrow record batch
 SCHEMA = pa.schema(
     [("src", pa.list_(pa.int32())), ("tgt", pa.list_(pa.int32())), ("line", pa.int64())]
@@ -209,51 +212,55 @@ def prepare(config: Config, folder: Path) -> "Corpus":
         TransduceError: if a file cannot be read or no usable pair is left.
         UsageError: if the tokenizer asked for is impossible.
     """
-    data = config.data
     part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    dropped = Dropped()
-    source, target = train_tokenizers(
-        config.tokenizer, lambda: clean(data.train, data, Dropped()), data.normalization
-    )
-    save_tokenizers(part, source, target)
-
-    def encoded(pairs: Iterator[Pair]) -> Iterator[tuple[list[int], list[int], int]]:
-        while chunk := list(islice(pairs, ROWS)):
-            sources = source.encode_all([pair.src for pair in chunk])
-            targets = target.encode_all([pair.tgt for pair in chunk])
-            yield from zip(sources, targets, (pair.line for pair in chunk), strict=True)
-
-    def short_enough(
-        rows: Iterator[tuple[list[int], list[int], int]],
-    ) -> Iterator[tuple[list[int], list[int], int]]:
-        for src, tgt, line in rows:
-            if max(len(src), len(tgt)) > data.max_length:
-                dropped.add(f"more than {data.max_length} pieces", line)
-            else:
-                yield src, tgt, line
-
-    train = _write(part / "train.arrow", short_enough(encoded(clean(data.train, data, dropped))))
-    if not train["pairs"]:
-        raise TransduceError(f"no usable pair in {_shown(data.train)}: {_why(dropped)}")
-    unusable = Dropped()
-    valid = _write(part / "valid.arrow", encoded(clean(data.valid, data, unusable)))
-    if not valid["pairs"]:
-        raise TransduceError(f"no usable pair in {_shown(data.valid)}: {_why(unusable)}")
-    manifest = {
-        "train": train | {"dropped": dropped.lines, "dropped_counts": dict(dropped.counts)},
-        "valid": valid | {"dropped": unusable.lines, "dropped_counts": dict(unusable.counts)},
-        "source_vocabulary": len(source),
-        "target_vocabulary": len(target),
-    }
-    (part / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        manifest = _fill(part, config)
+        (part / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    except OSError as error:
+        raise TransduceError(f"cannot write {folder}: {error.strerror or error}") from None
     return Corpus(folder)
 
 
-def _write(path: Path, rows: Iterator[tuple[list[int], list[int], int]]) -> dict[str, int]:
+def _fill(folder: Path, config: Config) -> dict[str, Any]:
+    """Write tokenizers and encoded pairs; return the manifest."""
+    data = config.data
+    source, target = train_tokenizers(
+        config.tokenizer, lambda: clean(data.train, data, Dropped()), data.normalization
+    )
+    save_tokenizers(folder, source, target)
+
+    def encode(files: str | Sequence[str], dropped: Dropped) -> Iterator[Row]:
+        pairs = clean(files, data, dropped)
+        while chunk := list(islice(pairs, ROWS)):
+            sources = source.encode_all([pair.src for pair in chunk])
+            targets = target.encode_all([pair.tgt for pair in chunk])
+            for src, tgt, pair in zip(sources, targets, chunk, strict=True):
+                if max(len(src), len(tgt)) > data.max_length:
+                    dropped.add(f"more than {data.max_length} pieces", pair.line)
+                else:
+                    yield src, tgt, pair.line
+
+    manifest: dict[str, Any] = {
+        "source_vocabulary": len(source),
+        "target_vocabulary": len(target),
+    }
+    for part, files in (("train", data.train), ("valid", data.valid)):
+        dropped = Dropped()
+        counts = _write(folder / f"{part}.arrow", encode(files, dropped))
+        if not counts["pairs"]:
+            raise TransduceError(f"no usable pair in {_shown(files)}: {_why(dropped)}")
+        manifest[part] = counts | {
+            "dropped": dropped.lines,
+            "dropped_counts": dict(dropped.counts),
+        }
+    return manifest
+
+
+def _write(path: Path, rows: Iterator[Row]) -> dict[str, int]:
     """Write encoded pairs in record batches of ROWS; return the counts."""
     counts = {"pairs": 0, "source_tokens": 0, "target_tokens": 0, "unknown_tokens": 0}
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
@@ -324,7 +331,7 @@ class Corpus:
         self.folder = folder
         try:
             self.manifest: dict[str, Any] = json.loads(
-                (folder / "manifest.json").read_text(encoding="utf-8")
+                (folder / MANIFEST).read_text(encoding="utf-8")
             )
             self.train = Encoded(folder / "train.arrow")
             self.valid = Encoded(folder / "valid.arrow")

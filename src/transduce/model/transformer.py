@@ -99,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         self.W_V = nn.Linear(config.d_model, config.h * config.d_v, bias=False)
         self.W_O = nn.Linear(config.h * config.d_v, config.d_model, bias=False)
         self.weights = nn.Identity()
-        self.dropout = nn.Dropout(config.attention_dropout)
+        self.dropout = Dropout(config.attention_dropout)
 
     def forward(
         self,
@@ -130,7 +130,7 @@ class MultiHeadAttention(nn.Module):
             weights = self.dropout(self.weights(attention_weights(Q, K, mask)))
             heads = weights.to(V.dtype) @ V
         else:
-            heads = fused_attention(Q, K, V, mask, self.dropout.p if self.training else 0.0)
+            heads = fused_attention(Q, K, V, mask, self.dropout.P_drop if self.training else 0.0)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # B h q d_v -> B q h·d_v
 
     def split(self, x: Float[Tensor, "B k features"]) -> Float[Tensor, "B h k d"]:

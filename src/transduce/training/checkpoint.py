@@ -128,9 +128,7 @@ class Checkpoints:
                 torch.cuda.set_rng_state(tensors.pop(f"cuda_{RNG}"))
             for name, parameter in model.named_parameters():
                 optimizer.state[parameter] = {
-                    key: tensors[f"{key}.{name}"].to(
-                        parameter.device if key != "step" else tensors[f"{key}.{name}"].device
-                    )
+                    key: tensors[f"{key}.{name}"].to(parameter.device)
                     for key in ("step", "exp_avg", "exp_avg_sq")
                     if f"{key}.{name}" in tensors
                 }

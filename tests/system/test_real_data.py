@@ -1,0 +1,50 @@
+"""Real data sets, where TRANSDUCE_DATA points to them: what is recognised in them."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from transduce.choices import from_text
+from transduce.config import DataConfig
+from transduce.data.corpus import survey
+from transduce.data.readers import read_lines, read_pairs
+
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.skipif(
+        "TRANSDUCE_DATA" not in os.environ,
+        reason="TRANSDUCE_DATA does not point to the data sets",
+    ),
+]
+DATA = Path(os.environ.get("TRANSDUCE_DATA", "."))
+
+
+def test_captions_are_text_of_one_script() -> None:
+    files = [str(DATA / "multi30k" / f"train.{side}.gz") for side in ("en", "de")]
+    found = survey(files, DataConfig())
+    assert found.pairs == 29_000
+    chosen = from_text(found, {}).settings
+    assert chosen["tokenizer"] == {"kind": "bpe", "vocabulary": 8000, "joint": True}
+    assert chosen["evaluation"]["metrics"] == ["bleu", "chrf"]
+
+
+def test_commands_are_small_sets_of_words(tmp_path: Path) -> None:
+    table = tmp_path / "scan.tsv"
+    with gzip.open(DATA / "scan" / "tasks_train_simple.txt.gz", "rt") as lines:
+        rows = [line.removeprefix("IN: ").replace(" OUT: ", "\t") for line in lines]
+    table.write_text("".join(rows))
+    chosen = from_text(survey(str(table), DataConfig()), {}).settings
+    assert chosen["tokenizer"]["source"] == chosen["tokenizer"]["target"] == {"kind": "word"}
+
+
+def test_chinese_and_its_byte_order_mark() -> None:
+    path = str(DATA / "tatoeba" / "cmn-eng.29156.txt.gz")
+    first = next(read_lines(path))
+    assert not first.startswith("\ufeff")
+    pairs = list(read_pairs(path))
+    assert len(pairs) == 29_156
+    assert all(pair.src and pair.tgt and "\t" not in pair.tgt for pair in pairs)
+    chosen = from_text(survey(path, DataConfig()), {}).settings
+    assert chosen["tokenizer"]["joint"] is False
