@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import transduce
+from tests.test_checkpoint import Marker
 from transduce.config import Settings, parse
-from transduce.errors import UsageError
+from transduce.data.corpus import Corpus
+from transduce.errors import TransduceError, UsageError
 from transduce.experiment import card, check_lengths, train
 from transduce.model_folder import load_config, load_model, read_tensors
 

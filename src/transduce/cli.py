@@ -36,7 +36,7 @@ Flag = Annotated[bool, Parameter(negative=())]
 
 def say(line: str) -> None:
     """Tell the user something that is not data."""
-    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True, emoji=False).print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command
@@ -57,7 +57,7 @@ def quickstart(*, out: Path = Path("runs/quickstart"), minutes: float = 5.0) -> 
     result = run(out, minutes, say)
     if result is None:
         return INTERRUPTED
-    show(result, command_name(), Console(stderr=True))
+    show(result, command_name(), Console(stderr=True, emoji=False))
     print(f"WER {result.wer:.2f}")
     print(f"PER {result.per:.2f}")
     print(f"words {result.words}")

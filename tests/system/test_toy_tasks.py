@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 TASKS: dict[str, tuple[Callable[[list[str]], list[str]], int]] = {
-    "copy": (lambda words: words, 1500),
-    "reverse": (lambda words: words[::-1], 1500),
-    "sort": (sorted, 1500),
+    "copy": (lambda words: words, 1050),
+    "reverse": (lambda words: words[::-1], 1875),
+    "sort": (sorted, 2700),
 }
 RECIPE = """
 [data]

@@ -32,7 +32,7 @@ def label_smoothed(
     gradient by the logits is p − q. Positions whose label is PAD are out of the sums, of the count
     and of the gradient, whatever their logits are. Computed in float32 or wider.
     """
-    smoothed, unsmoothed = _Smoothed.apply(logits.flatten(0, 1), tgt_out.flatten(), eps_ls)
+    smoothed, unsmoothed = _Smoothed.apply(logits.flatten(0, 1), tgt_out.flatten(), eps_ls)  # type: ignore[no-untyped-call]
     return Loss(smoothed, (tgt_out != PAD).sum(), unsmoothed)
 
 
@@ -69,6 +69,6 @@ class _Smoothed(torch.autograd.Function):
         return smoothed, unsmoothed
 
     @staticmethod
-    def backward(ctx: Any, d_smoothed: Tensor, _: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_smoothed: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradient * d_smoothed.to(gradient.dtype), None, None

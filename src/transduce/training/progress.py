@@ -26,7 +26,7 @@ class Display:
     """
 
     def __init__(self, steps: int, done: int = 0, quiet_seconds: float = 15.0) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, emoji=False)
         self.steps = steps
         self.quiet_seconds = quiet_seconds
         self.last_line = time.monotonic()
