@@ -28,7 +28,7 @@ def test_from_data_to_a_model_and_on_again(tmp_path: Path) -> None:
     result = quickstart.quickstart(tmp_path / "q", 0.02, said.append)
     assert result is not None
     assert result.words == 40 and len(result.examples) == 40
-    assert 0 <= result.per and 0 <= result.wer <= 100
+    assert result.per >= 0 and 0 <= result.wer <= 100
     text = "\n".join(said)
     for part in ("held out", "updates in 0.02 minutes", "departures", "Carnegie Mellon"):
         assert part in text
