@@ -150,6 +150,25 @@ def test_unknown_characters(build: Build) -> None:
     assert all("unk" not in h.text for t in found for h in t.hypotheses)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_byte_pieces_make_valid_text(seed: int) -> None:
+    """A09: whatever bytes a (random) model writes, the output is text, and spells no byte piece."""
+    texts = ["see you", "here we go", "come now"] * 5
+    spelled = Tokenizer(train_tokenizer(texts, "bpe", 290, True, "bytes"), "NFC")
+    torch.manual_seed(seed)
+    config = ModelConfig(source_vocabulary=len(spelled), target_vocabulary=len(spelled), N=1,
+                         d_model=16, d_ff=16, h=2)  # fmt: skip
+    model = Transformer(config).eval()
+    torch.nn.init.normal_(model.output.weight, std=1.0)
+    translator = translator_of(model, (spelled, spelled), DecodingConfig(max_extra=9))
+    lines = ["see 😀 you", "👨‍👩‍👧", "🇩🇪 😀", "􏿿"]
+    found = translator.translate(lines, n_best=4)
+    assert [translation.source for translation in found] == lines
+    for output in (output for translation in found for output in translation.hypotheses):
+        output.text.encode("utf-8")
+        assert "\ufffd" not in output.text and "<0x" not in output.text
+
+
 def test_the_length_limit(build: Build) -> None:
     """P14: at most the source's tokens, END included, and max_extra; marked if it was reached."""
     translator = build()

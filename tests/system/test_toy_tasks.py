@@ -83,27 +83,3 @@ def learn(task: str, folder: Path, cap: int) -> tuple[float, int]:
 def test_it_learns(task: str, tmp_path: Path) -> None:
     exact, updates = learn(task, tmp_path, TASKS[task][1])
     assert exact >= 98.0, f"after {updates} updates"
-
-
-def test_what_follows_an_emoji_is_still_translated(tmp_path: Path) -> None:
-    """A09: a copy model with byte pieces, asked for emoji that it has never seen."""
-    draw = random.Random(random.SystemRandom().randrange(10**6))
-    words = ["see", "you", "now", "here", "we", "come", "and", "go", "far", "away", "then", "stop"]
-    faces = [chr(code) for code in range(0x1F601, 0x1F650)]
-    rows = []
-    for _ in range(6300):
-        line = draw.choices(words, k=draw.randint(1, 4))
-        line.insert(draw.randint(0, len(line)), draw.choice(faces))
-        rows.append(f"{' '.join(line)}\t{' '.join(line)}\n")
-    (tmp_path / "train.tsv").write_text("".join(rows[:6000]))
-    (tmp_path / "valid.tsv").write_text("".join(rows[6000:]))
-    recipe = '[tokenizer]\nkind = "bpe"\nvocabulary = 330\njoint = true\n' + RECIPE
-    (tmp_path / "recipe.toml").write_text(recipe)
-    settings = ["--set", "training.steps=1500", "--set", 'evaluation.metrics=["exact"]']
-    transduce("train", tmp_path / "recipe.toml", "--out", tmp_path / "run", *settings)
-    unseen = ["see 😀 you", "😀", "see 👨‍👩‍👧 you", "🇩🇪"]
-    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in unseen))
-    out = transduce("translate", tmp_path / "run", "--input", tmp_path / "in.txt").stdout
-    assert out.count("\n") == len(unseen)
-    assert "you" in out.split("\n")[0]
-    assert "\ufffd" not in out and "<0x" not in out
