@@ -158,10 +158,10 @@ def fused_attention(
 def fused_pays(Q: Float[Tensor, "B h q d_k"]) -> bool:
     """Say whether the fused kernel is the faster one here (measured: docs/results.md).
 
-    On GPUs it always is. On CPUs the explicit products win in bfloat16 (the fused kernel's
-    backward pass is slow there) and for the short sequences that sentences are.
+    On GPUs and in float32 it always is. In bfloat16 on CPUs its backward pass is so slow that
+    explicit products win up to some 500 positions.
     """
-    return Q.is_cuda or (Q.size(2) >= 512 and Q.dtype == torch.float32)
+    return Q.is_cuda or Q.dtype == torch.float32 or Q.size(2) >= 512
 
 
 # Position-wise feed-forward networks (§3.3) -----------------------------------------------------
@@ -473,27 +473,32 @@ class DecoderState:
         """Return the state whose hypothesis [b, i] continues the present one in row origin[b, i].
 
         The rows of a sentence b must come from one present sentence; sentences may be left out.
+        The present state is used up: where as many rows stay, those that change are overwritten.
         """
         rows = origin.flatten()
         sentences = origin[:, 0] // self.beam
-        all_rows = len(rows) == self.layers[0].K.size(0) and bool(
-            (rows == torch.arange(len(rows), device=rows.device)).all()
-        )
-        all_sentences = len(sentences) == len(self.src_mask)
-        return DecoderState(
-            layers=tuple(
-                LayerState(
-                    layer.K if all_rows else layer.K[rows],
-                    layer.V if all_rows else layer.V[rows],
-                    layer.memory_K if all_sentences else layer.memory_K[sentences],
-                    layer.memory_V if all_sentences else layer.memory_V[sentences],
+        fewer_sentences = len(sentences) < len(self.src_mask)
+        if len(rows) == len(self.layers[0].K):
+            changed = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+            for buffer in (buffer for layer in self.layers for buffer in (layer.K, layer.V)):
+                filled = buffer[:, :, : self.length]
+                filled[changed] = filled[rows[changed]]
+            layers = self.layers
+        else:
+            layers = tuple(
+                replace(layer, K=layer.K[rows], V=layer.V[rows]) for layer in self.layers
+            )
+        if fewer_sentences:
+            layers = tuple(
+                replace(
+                    layer,
+                    memory_K=layer.memory_K[sentences],
+                    memory_V=layer.memory_V[sentences],
                 )
-                for layer in self.layers
-            ),
-            src_mask=self.src_mask if all_sentences else self.src_mask[sentences],
-            beam=origin.size(1),
-            length=self.length,
-        )
+                for layer in layers
+            )
+        src_mask = self.src_mask[sentences] if fewer_sentences else self.src_mask
+        return DecoderState(layers, src_mask, beam=origin.size(1), length=self.length)
 
     def with_room(self) -> "DecoderState":
         """Return the state with room for one more token, in buffers of doubled length if full."""
