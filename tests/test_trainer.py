@@ -223,6 +223,16 @@ def test_patience_and_the_best(make: Make, schedule: str) -> None:
     assert (trainer.progress.best_score, trainer.progress.best_step) == (20, 4)
 
 
+def test_of_equal_scores_the_lower_loss_is_the_better(make: Make) -> None:
+    trainer = make(scores=[0.0] * 5, validate_every=4)
+    losses = iter([3.0, 2.0, 2.5, 1.0, 1.0])
+    trainer.validation_loss = lambda pairs: next(losses)  # type: ignore[method-assign]
+    best: list[int] = []
+    trainer.on_best = lambda model: best.append(trainer.progress.step)
+    start(trainer)
+    assert best == [4, 8, 16]
+
+
 def test_stopping_at_a_score(make: Make) -> None:
     trainer = make(scores=[10.0, 97.9, 98.0, 99.0], validate_every=2, stop_at_score=98.0)
     assert start(trainer) == "reached"

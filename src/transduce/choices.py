@@ -129,11 +129,14 @@ def subwords(pairs: int) -> int:
 
 
 def overlap(source: SideSurvey, target: SideSurvey) -> float:
-    """Return the share of the text's characters that occur on both sides."""
-    both = source.characters.keys() & target.characters.keys() - {" "}
-    total = source.characters + target.characters
-    letters = total.total() - total[" "]
-    return sum(total[character] for character in both) / max(1, letters)
+    """Return how much of the text is in characters of both sides, on the side where it is less."""
+
+    def share(one: SideSurvey, other: SideSurvey) -> float:
+        letters = one.characters.total() - one.characters[" "]
+        both = one.characters.keys() & other.characters.keys() - {" "}
+        return sum(one.characters[character] for character in both) / max(1, letters)
+
+    return min(share(source, target), share(target, source))
 
 
 def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:

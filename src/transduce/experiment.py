@@ -362,7 +362,7 @@ def card(config: Config) -> str:
     departed = "".join(f"- {line}\n" for line in departures(config)) or "- none\n"
     return f"""# A sequence-to-sequence Transformer
 
-Trained with [transduce](https://pypi.org/project/transduce/) on the pairs of `{config.data.train}`.
+Trained with `transduce` on the pairs of `{config.data.train}`.
 
 - layers {model.N_encoder} + {model.N_decoder}, d_model {model.d_model}, d_ff {model.d_ff}, \
 h {model.h}, d_k {model.d_k}, d_v {model.d_v}

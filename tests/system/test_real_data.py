@@ -45,6 +45,7 @@ def test_chinese_and_its_byte_order_mark() -> None:
     assert not first.startswith("\ufeff")
     pairs = list(read_pairs(path))
     assert len(pairs) == 29_156
-    assert all(pair.src and pair.tgt and "\t" not in pair.tgt for pair in pairs)
+    assert [pair.line for pair in pairs if not (pair.src and pair.tgt)] == [29_156]  # a blank line
+    assert all("\t" not in pair.tgt for pair in pairs)
     chosen = from_text(survey(path, DataConfig()), {}).settings
     assert chosen["tokenizer"]["joint"] is False

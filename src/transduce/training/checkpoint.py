@@ -47,6 +47,8 @@ class Progress:
     """Time spent training, validation included."""
     best_score: float | None = None
     """Best validation score so far."""
+    best_loss: float = 0.0
+    """Validation loss at that score: of equal scores the one of lower loss is the better."""
     best_step: int = 0
     """The update after which it was reached."""
     misses: int = 0

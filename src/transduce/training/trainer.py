@@ -183,14 +183,17 @@ class Trainer:
         )
         metric, score = next(iter(scores.items()))
         shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
-        best = self.is_better(score, progress.best_score)
+        best = self.is_better(score, progress.best_score) or (
+            score == progress.best_score and loss < progress.best_loss
+        )
         display.show_score(metric, score)
         display.say(
             f"validation after {progress.step:,} updates: perplexity {perplexity(loss):.2f}  "
             f"{shown}{'  (best so far)' if best else ''}"
         )
         if best:
-            progress.best_score, progress.best_step, progress.misses = score, progress.step, 0
+            progress.best_score, progress.best_loss = score, loss
+            progress.best_step, progress.misses = progress.step, 0
             self.on_best(self.model)
         else:
             progress.misses += 1
