@@ -47,7 +47,7 @@ def from_text(survey: Survey, user: Settings) -> Choices:
     choices = Choices()
     _tokenizers(choices, survey, user)
     if "preset" not in user and not {"d_model", "N"} <= user.get("model", {}).keys():
-        characters = sum(survey.target.characters.values())
+        characters = survey.target.characters.total()
         preset = "tiny" if characters < 4e6 else "small" if characters < 6e7 else "base"
         choices.add(user, "", f"{characters:,} characters of target text", preset=preset)
         choices.settings = merge(named("presets", preset), choices.settings)
@@ -114,9 +114,8 @@ def unit(side: SideSurvey) -> str:
     """Return the piece that suits a side: its words, its letters, or subwords."""
     if side.word_count >= OFTEN * len(side.words) and len(side.words) <= FEW_SYMBOLS:
         return "word"
-    lines = max(1, side.word_count - side.lines_with_space)
-    spaceless = side.lines_with_space <= 0.02 * lines
-    mean_length = sum(side.characters.values()) / lines
+    spaceless = side.lines_with_space <= 0.02 * side.lines
+    mean_length = side.characters.total() / max(1, side.lines)
     if spaceless and len(side.characters) <= FEW_SYMBOLS and mean_length <= 60:
         return "char"
     return "bpe"

@@ -85,6 +85,7 @@ class SideSurvey:
 
     characters: Counter[str] = field(default_factory=Counter)
     words: set[str] = field(default_factory=set)
+    lines: int = 0
     word_count: int = 0
     lines_with_space: int = 0
 
@@ -92,6 +93,7 @@ class SideSurvey:
 
     def add(self, text: str) -> None:
         """Take one line into account."""
+        self.lines += 1
         self.characters.update(text)
         words = text.split()
         self.word_count += len(words)

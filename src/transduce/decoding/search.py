@@ -182,16 +182,8 @@ def beam_search(
             if beam_size == 1 and sentence.finished:
                 live = []
             if _done(sentence, live, n_best, penalty):
-                best_ones = sentence.best()[:n_best]
-                if not best_ones:  # none ended: the best as it stands
-                    longest = live or sentence.live
-                    best_ones = [
-                        max(
-                            (node.hypothesis(penalty, finished=False) for node in longest),
-                            key=lambda h: h.score,
-                        )
-                    ]
-                results[sentence.index] = best_ones
+                ended = sentence.best()[:n_best]
+                results[sentence.index] = ended or [_unfinished(live or sentence.live, penalty)]
             else:
                 sentence.live = live
                 going_on.append(sentence)
@@ -214,6 +206,12 @@ def _done(sentence: _Sentence, live: list[_Node], n_best: int, penalty: Penalty)
         return False
     attainable = max(node.total for node in live) / penalty(sentence.limit)
     return sentence.best()[n_best - 1].score >= attainable
+
+
+def _unfinished(live: list[_Node], penalty: Penalty) -> Hypothesis:
+    """Return the best hypothesis as it stands, where none ended in time."""
+    hypotheses = (node.hypothesis(penalty, finished=False) for node in live)
+    return max(hypotheses, key=lambda hypothesis: hypothesis.score)
 
 
 def _next_call(

@@ -14,6 +14,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.engines import TorchEngine
 from transduce.decoding.search import Hypothesis, Penalty, beam_search
 from transduce.errors import TransduceError, UsageError
+from transduce.model import Transformer
 from transduce.model_folder import load_model
 
 CHUNK = 2_000  # lines of a stream that are read, sorted by length and translated together
@@ -232,12 +233,9 @@ def load(folder: str | Path, device: str = "auto") -> Translator:
 
 
 def translator_of(
-    model: torch.nn.Module, tokenizers: tuple[Tokenizer, Tokenizer], decoding: DecodingConfig
+    model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], decoding: DecodingConfig
 ) -> Translator:
     """Return the translator of a model in memory."""
-    from transduce.model import Transformer
-
-    assert isinstance(model, Transformer)
     learned = model.config.positions == "learned"
     limit = model.config.max_positions if learned else None
     return Translator(TorchEngine(model), tokenizers, decoding, limit)
