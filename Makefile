@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup quickstart test check format benchmarks
+.PHONY: help setup quickstart test browser check format
 help:
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/'
 
@@ -12,14 +12,17 @@ setup: .venv/ready ## make .venv with all that quickstart, tests and checks need
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quickstart,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quickstart,language,datasets,dev]'
 	@touch $@
 
 quickstart: setup ## learn English pronunciation: from data to a model one can ask, in minutes
 	$(BIN)/transduce quickstart --out runs/quickstart
 
 test: setup ## prove the code
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not browser"
+
+browser: setup ## look at the pages in Chromium (which must be installed)
+	$(BIN)/pytest -m browser
 
 check: setup ## format, lint, types
 	$(BIN)/ruff format --check

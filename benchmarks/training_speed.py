@@ -6,6 +6,7 @@ each, on the same batches; the first block of each is warm-up and not counted.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -23,30 +24,28 @@ import torch
 import transformers
 from torch.nn import functional
 
-from transduce.config import PAD, Config, merge, overlay, parse
-from transduce.data.batches import Batch, batches, collate
-from transduce.data.corpus import Corpus, prepare
+from transduce.config import PAD, Config, Settings, merge, overlay, parse
+from transduce.data.batches import Batch, Epochs, collate
+from transduce.data.corpus import Corpus
 from transduce.experiment import assemble
+from transduce.preparing import prepare_corpus
 
 TOKENS = 4096
 
 
-def recipe(data: Path, preset: str) -> Config:
+def recipe(data: Path, preset: str) -> Settings:
     files = {
         part: [str(data / "multi30k" / f"{name}.{side}.gz") for side in ("en", "de")]
         for part, name in (("train", "train"), ("valid", "val"))
     }
-    return parse(
-        overlay(
-            {
-                "preset": preset,
-                "data": files,
-                "tokenizer": {"kind": "bpe", "vocabulary": 8000, "joint": True},
-                "model": {"P_drop": 0.1},
-                "training": {"tokens": TOKENS, "warmup_steps": 4000},
-            }
-        ),
-        "benchmark",
+    return overlay(
+        {
+            "preset": preset,
+            "data": files,
+            "tokenizer": {"kind": "bpe", "vocabulary": 8000, "joint": True},
+            "model": {"P_drop": 0.1},
+            "training": {"tokens": TOKENS, "warmup_steps": 4000},
+        }
     )
 
 
@@ -109,12 +108,10 @@ def marian(config: Config, corpus: Corpus, bfloat16: bool) -> Callable[[Batch], 
 
 
 def stream(corpus: Corpus) -> Iterator[Batch]:
-    epoch = 0
-    while True:
-        lengths = corpus.train.src_lengths, corpus.train.tgt_lengths
-        for indices in batches(*lengths, TOKENS, seed=1, epoch=epoch):
-            yield collate([corpus.train[int(i)] for i in indices])
-        epoch += 1
+    epochs = Epochs(corpus.train, TOKENS, seed=1)
+    for epoch in itertools.count():
+        for group in epochs.groups(epoch):
+            yield collate(group.batches[0])
 
 
 def main() -> None:
@@ -126,10 +123,11 @@ def main() -> None:
     options = parser.parse_args()
     if "TRANSDUCE_DATA" not in os.environ:
         sys.exit("set TRANSDUCE_DATA to the folder of the data sets")
-    config = recipe(Path(os.environ["TRANSDUCE_DATA"]), options.preset)
+    settings = recipe(Path(os.environ["TRANSDUCE_DATA"]), options.preset)
+    config = parse(settings, "benchmark")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        corpus = prepare(config, folder / "corpus")
+        corpus = prepare_corpus(settings, folder / "corpus", print)
         systems = {
             "transduce, bfloat16": ours(config, corpus, folder / "b", "bfloat16"),
             "transduce, float32": ours(config, corpus, folder / "f", "float32"),

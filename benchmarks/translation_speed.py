@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import transduce
-from transduce.data.readers import read_lines
+from transduce.data.files import read_lines
 
 
 def main() -> None:

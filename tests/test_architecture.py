@@ -10,10 +10,28 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "choices", "experiment", "quickstart", "cli", "__main__",
+    "choices", "preparing", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 WITHIN = {
-    "data": ["readers", "tokenizer", "corpus", "batches", "cmudict"],
+    "data": [
+        "text",
+        "files",
+        "exchange",
+        "readers",
+        "statistics",
+        "cleaning",
+        "comparison",
+        "sampling",
+        "tokenizer",
+        "corpus",
+        "report",
+        "page",
+        "progress",
+        "preparation",
+        "splitting",
+        "batches",
+        "cmudict",
+    ],
     "training": ["loss", "optimizer", "checkpoint", "progress", "trainer"],
     "decoding": ["search", "engines", "translator"],
     "evaluation": ["metrics"],

@@ -42,7 +42,7 @@ def steps(checkpoints: Checkpoints) -> list[int]:
 def test_save_and_restore(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "c", keep=3)
     model, optimizer = small()
-    progress = Progress(step=7, epoch=1, position=3, best_score=2.5, best_step=5, misses=1)
+    progress = Progress(step=7, epoch=1, window=2, batch=3, best_score=2.5, best_step=5, misses=1)
     path = checkpoints.save(model, optimizer, progress)
     drawn = torch.rand(3)
     assert sorted(p.name for p in path.iterdir()) == [

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from transduce.choices import from_text, from_tokens, resolved, subwords, unit
-from transduce.config import DataConfig, Settings, merge
-from transduce.data.corpus import SideSurvey, Survey, prepare, survey
+from transduce.config import Settings, merge
+from transduce.data.statistics import SideStatistics, Survey
+from transduce.preparing import prepare_corpus
 
 Write = Callable[[str, str | bytes], Path]
 WORDS = [f"{a}{b}{c}" for a in "bcdfgklmnprst" for b in "aeiou" for c in "bcdfgklmnprst"]
 
 
-def side(lines: list[str]) -> SideSurvey:
-    found = SideSurvey()
+def side(lines: list[str]) -> SideStatistics:
+    found = SideStatistics()
     for line in lines:
         found.add(line)
     return found
@@ -41,7 +42,10 @@ def test_vocabulary_grows_with_the_corpus() -> None:
 
 
 def surveyed(src: list[str], tgt: list[str]) -> Survey:
-    return Survey(len(src), side(src), side(tgt))
+    found = Survey()
+    for pair in zip(src, tgt, strict=True):
+        found.add(*pair)
+    return found
 
 
 def test_text_of_one_script_is_joint_of_two_is_not() -> None:
@@ -63,12 +67,41 @@ def test_letters_to_words_are_separate_and_exact() -> None:
     chosen = from_text(surveyed(words, [" ".join(word) for word in words]), {}).settings
     assert chosen["tokenizer"] == {
         "joint": False, "source": {"kind": "char"}, "target": {"kind": "word"},
+        "byte_fallback": False,
     }  # fmt: skip
     assert chosen["evaluation"]["metrics"] == ["exact", "per"]
 
 
+def test_bleu_divides_chinese_and_japanese_otherwise() -> None:
+    english = sentences(40)
+    chinese = ["".join(chr(0x4E00 + (i * k) % 900) for k in range(3, 15)) for i in range(40)]
+    japanese = ["".join(chr(0x3042 + (i * k) % 80) for k in range(3, 15)) for i in range(40)]
+
+    def scheme(tgt: list[str], user: Settings) -> str | None:
+        chosen = from_text(surveyed(english, tgt), user).settings["evaluation"]
+        found: str | None = chosen.get("bleu_tokenize")
+        return found
+
+    assert scheme(english, {}) is None
+    assert scheme(chinese, {}) == "zh"
+    assert scheme(japanese, {}) in ("ja-mecab", "char")
+    assert scheme(english, {"data": {"languages": ["en", "zh-Hans"]}}) == "zh"
+    assert scheme(chinese, {"evaluation": {"bleu_tokenize": "char"}}) is None
+
+
+def test_an_alphabet_always_fits() -> None:
+    """A06: what is chosen works, also for a small corpus of many characters."""
+    chinese = [chr(0x4E00 + 3 * i) * 2 + chr(0x4E00 + 3 * i + 1) + chr(0x4E00 + 3 * i + 2)
+               for i in range(700)]  # fmt: skip
+    chosen = from_text(surveyed(sentences(700), chinese), {}).settings["tokenizer"]
+    assert chosen["vocabulary"] > 2_100
+
+
 USERS: list[Settings] = [
     {"tokenizer": {"kind": "char"}},
+    {"tokenizer": {"kind": "byte"}},
+    {"tokenizer": {"kind": "byte", "joint": True}},
+    {"tokenizer": {"symbols": ["<2de>"], "character_coverage": 0.99}},
     {"tokenizer": {"kind": "unigram", "joint": False}},
     {"tokenizer": {"joint": True}},
     {"tokenizer": {"joint": False, "source": {"kind": "bpe"}}},
@@ -88,9 +121,9 @@ def test_what_the_user_says_stays_and_all_is_valid(
     lines = [w + v for w in WORDS[:40] for v in WORDS[:20]] if letters else sentences(400)
     table = write("t.tsv", "".join(f"{line}\t{line[::-1]}\n" for line in lines))
     user = merge(user, {"data": {"train": str(table), "valid": str(table)}})
-    text = from_text(survey(str(table), DataConfig()), user)
+    corpus = prepare_corpus(user, tmp_path / "corpus", lambda line: None)
+    text = from_text(corpus.survey(), user)
     config = resolved(text.settings, user)
-    corpus = prepare(config, tmp_path / "corpus")
     tokens = from_tokens(corpus, config, user)
     config = resolved(merge(text.settings, tokens.settings), user)
     said = merge(config.model_dump(), user)
@@ -110,5 +143,6 @@ def test_longer_targets_raise_the_output_limit(write: Write, tmp_path: Path) -> 
         "tokenizer": {"kind": "char", "joint": True},
     }
     config = resolved({}, user)
-    chosen = from_tokens(prepare(config, tmp_path / "corpus"), config, user).settings
+    corpus = prepare_corpus(user, tmp_path / "corpus", lambda line: None)
+    chosen = from_tokens(corpus, config, user).settings
     assert chosen["decoding"]["max_extra"] == 118 + 10

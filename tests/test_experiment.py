@@ -99,7 +99,7 @@ def test_no_file_of_a_model_or_corpus_is_executed(recipe: Settings, tmp_path: Pa
         (folder / name).write_bytes(pickle.dumps(Marker(marker)))
         with pytest.raises(TransduceError, match=name):
             transduce.load(folder)
-    for name in ("manifest.json", "train.arrow", "valid.arrow"):
+    for name in ("manifest.json", "train-00000.arrow", "valid-00000.arrow"):
         folder = shutil.copytree(tmp_path / "run" / "corpus", tmp_path / name)
         (folder / name).write_bytes(pickle.dumps(Marker(marker)))
         with pytest.raises(TransduceError, match="not a prepared corpus"):

@@ -2,13 +2,14 @@
 
 import re
 import shlex
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from transduce import cli
-from transduce.config import parse
+from transduce.config import parse, read_recipe, recipe_names
 
 README = Path(__file__).parents[1] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
@@ -36,12 +37,15 @@ def test_links_lead_somewhere() -> None:
         assert (README.parent / link).exists(), link
 
 
-def test_the_recipe_is_valid() -> None:
+def test_the_recipes_are_valid() -> None:
     import tomllib
 
-    recipe = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)
-    assert recipe is not None
-    parse(tomllib.loads(recipe[1]), "README")
+    recipes = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    assert len(recipes) >= 2
+    for recipe in recipes:
+        parse(tomllib.loads(textwrap.dedent(recipe)), "README")
+    for name in recipe_names():
+        parse(read_recipe(Path(name)), name)
 
 
 def test_the_commands_parse() -> None:

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tests.conftest import BuildModel
-from transduce.config import TrainingConfig, parse
+from transduce.config import TrainingConfig
 from transduce.data.batches import Batch, collate
-from transduce.data.corpus import Corpus, prepare
+from transduce.data.corpus import Corpus
 from transduce.errors import TransduceError
 from transduce.model import Transformer
+from transduce.preparing import prepare_corpus
 from transduce.training import trainer as module
 from transduce.training.checkpoint import step_of
 from transduce.training.trainer import Trainer, pick_precision
@@ -30,9 +31,9 @@ def corpus(tmp_path: Path) -> Corpus:
     (tmp_path / "v.tsv").write_text("".join(rows[:5]))
     settings = {
         "data": {"train": str(tmp_path / "t.tsv"), "valid": str(tmp_path / "v.tsv")},
-        "tokenizer": {"kind": "char"},
+        "tokenizer": {"kind": "char", "joint": True, "byte_fallback": False},
     }
-    return prepare(parse(settings, "test"), tmp_path / "corpus")
+    return prepare_corpus(settings, tmp_path / "corpus", lambda line: None)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transduce.config import EOS, DecodingConfig, ModelConfig
-from transduce.data.tokenizer import Tokenizer, train_tokenizer
+from transduce.data.tokenizer import train_tokenizer
 from transduce.decoding.translator import Translator, translator_of
 from transduce.errors import TransduceError, UsageError
 from transduce.model import Transformer
 
-CHARS = Tokenizer(train_tokenizer(["abcde ab"] * 3, "char", 30, False, "letters"), "NFC")
+CHARS = train_tokenizer(["abcde ab"] * 3, "char", 30, normalization="NFC", byte_fallback=False)
 Build = Callable[..., Translator]
 
 
@@ -154,7 +154,7 @@ def test_unknown_characters(build: Build) -> None:
 def test_byte_pieces_make_valid_text(seed: int) -> None:
     """A09: whatever bytes a (random) model writes, the output is text, and spells no byte piece."""
     texts = ["see you", "here we go", "come now"] * 5
-    spelled = Tokenizer(train_tokenizer(texts, "bpe", 290, True, "bytes"), "NFC")
+    spelled = train_tokenizer(texts, "bpe", 290, normalization="NFC")
     torch.manual_seed(seed)
     config = ModelConfig(source_vocabulary=len(spelled), target_vocabulary=len(spelled), N=1,
                          d_model=16, d_ff=16, h=2)  # fmt: skip

@@ -4,11 +4,13 @@ The rules are simple on purpose; docs/design.md has the measurements behind them
 user decided is left alone and taken into account. Each choice comes with a sentence for the log.
 """
 
+import importlib.util
 import math
 from dataclasses import dataclass, field
 
 from transduce.config import Config, Settings, merge, named, parse
-from transduce.data.corpus import Corpus, SideSurvey, Survey
+from transduce.data.corpus import Corpus
+from transduce.data.statistics import SideStatistics, Survey
 
 FEW_SYMBOLS = 500
 OFTEN = 20
@@ -54,6 +56,7 @@ def from_text(survey: Survey, user: Settings) -> Choices:
     what = _WHAT[unit(survey.target)]
     if what == _WHAT["bpe"]:
         choices.add(user, "evaluation", f"the target is {what}", metrics=["bleu", "chrf"])
+        _scoring(choices, survey, user)
     else:
         reason = f"the target is {what}: an output is right or wrong"
         choices.add(user, "evaluation", reason, metrics=["exact", "per"])
@@ -68,7 +71,10 @@ def _tokenizers(choices: Choices, survey: Survey, user: Settings) -> None:
         return
     source = given.get("kind", unit(survey.source))
     target = given.get("kind", unit(survey.target))
-    vocabulary = subwords(survey.pairs)
+    # At least the alphabet, and room to learn from it (many characters, few pairs).
+    alphabet = survey.source.characters.keys() | survey.target.characters.keys()
+    least = 1_000 * math.ceil((260 + 1.3 * len(alphabet)) / 1_000)
+    vocabulary = max(subwords(survey.pairs), least)
     if source == target and source in SUBWORDS:
         shared = overlap(survey.source, survey.target)
         choices.add(
@@ -93,11 +99,12 @@ def _tokenizers(choices: Choices, survey: Survey, user: Settings) -> None:
             source={"kind": source} | sizes.get(source, {}),
             target={"kind": target} | sizes.get(target, {}),
         )
-    if survey.pairs < 1000 and {source, target} & set(SUBWORDS):
+    kinds = {source, target}
+    if kinds - {"word", "byte"} and (survey.pairs < 1000 or not kinds & set(SUBWORDS)):
         choices.add(
             user,
             "tokenizer",
-            "byte pieces would outnumber what so small a corpus can teach",
+            "256 pieces for bytes would outnumber what there is to learn",
             byte_fallback=False,
         )
 
@@ -107,16 +114,48 @@ _WHAT = {
     "char": "letters",
     "bpe": "running text",
     "unigram": "running text",
+    "byte": "bytes",
 }
 
 
-def unit(side: SideSurvey) -> str:
+def _scoring(choices: Choices, survey: Survey, user: Settings) -> None:
+    """Choose how BLEU divides the target into words, where spaces do not."""
+    languages = user.get("data", {}).get("languages")
+    language = languages[1] if languages else written_without_spaces(survey.target)
+    main = str(language or "").replace("_", "-").split("-")[0].lower()
+    scheme = {"zh": "zh", "cmn": "zh", "yue": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(main)
+    if not scheme:
+        return
+    reason = f"the target's language is {language}"
+    needed = {"ja-mecab": ("ipadic", "japanese"), "ko-mecab": ("mecab_ko", "korean")}.get(scheme)
+    if needed and not importlib.util.find_spec(needed[0]):
+        reason += f" (for {scheme}, the field's usual: pip install 'transduce[{needed[1]}]')"
+        scheme = "char"
+    choices.add(user, "evaluation", reason, bleu_tokenize=scheme)
+
+
+def written_without_spaces(side: SideStatistics) -> str | None:
+    """Return "zh" or "ja" if a side is mostly Chinese or Japanese, by its characters."""
+    han = kana = letters = 0
+    for character, count in side.characters.items():
+        if character.isalpha():
+            letters += count
+            han += count * ("\u3400" <= character <= "\u9fff")
+            kana += count * ("\u3040" <= character <= "\u30ff")
+    if 2 * (han + kana) <= letters:
+        return None
+    return "ja" if kana > 0.1 * letters else "zh"
+
+
+def unit(side: SideStatistics) -> str:
     """Return the piece that suits a side: its words, its letters, or subwords."""
     if side.word_count >= OFTEN * len(side.words) and len(side.words) <= FEW_SYMBOLS:
         return "word"
     spaceless = side.lines_with_space <= 0.02 * side.lines
     mean_length = side.characters.total() / max(1, side.lines)
-    if spaceless and len(side.characters) <= FEW_SYMBOLS and mean_length <= 60:
+    # Of Chinese and Japanese, which know no spaces, only words are short; sentences are text.
+    longest = 6 if written_without_spaces(side) else 60
+    if spaceless and len(side.characters) <= FEW_SYMBOLS and mean_length <= longest:
         return "char"
     return "bpe"
 
@@ -127,10 +166,10 @@ def subwords(pairs: int) -> int:
     return int(min(32_000, max(1_000, round(size, -3))))
 
 
-def overlap(source: SideSurvey, target: SideSurvey) -> float:
+def overlap(source: SideStatistics, target: SideStatistics) -> float:
     """Return how much of the text is in characters of both sides, on the side where it is less."""
 
-    def share(one: SideSurvey, other: SideSurvey) -> float:
+    def share(one: SideStatistics, other: SideStatistics) -> float:
         letters = one.characters.total() - one.characters[" "]
         both = one.characters.keys() & other.characters.keys() - {" "}
         return sum(one.characters[character] for character in both) / max(1, letters)
@@ -169,7 +208,7 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
         )
     if is_text(config) and epochs >= 20:
         choices.add(user, "model", "little text, seen many times", P_drop=0.3)
-    longest = int((corpus.train.tgt_lengths - corpus.train.src_lengths).max())
+    longest = counts["longest_surplus"]
     if longest > 50:
         choices.add(
             user,

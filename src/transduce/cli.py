@@ -6,7 +6,7 @@ Data goes to stdout, everything else to stderr. torch is imported only when a ve
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,17 +18,28 @@ from transduce.config import Settings, merge, named
 from transduce.errors import TransduceError, UsageError
 
 if TYPE_CHECKING:
+    from transduce.config import Source
     from transduce.decoding.translator import Scored, Translation
 
 HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinary machine.
 
-MODEL is a model folder or a run. PAIRS is one TSV file (source, tab, target) or two aligned text
-files; names ending in .gz are unpacked. --set section.key=value changes any knob of a recipe.
+MODEL is a model folder or a run. RECIPE is a TOML file, the name of a recipe of the package, or a
+prepared corpus. PAIRS is one file with both sides (TSV, CSV, JSONL, Parquet, TMX, XLIFF, PO, MO) or
+two aligned text files: plain or compressed, a member of a zip archive (pairs.zip/de.tsv), a URL, or
+- for standard input. --set section.key=value changes any knob of a recipe.
 """
 
+DATA_HELP = (
+    """Look at pairs before training: what there is, what is wrong with it, and how to divide it."""
+)
+
 app = App(name="transduce", help=HELP, version=__version__, help_format="plaintext")
+data = App(name="data", help=DATA_HELP, help_format="plaintext")
+app.command(data)
 
 Pairs = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
+Columns = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
+Languages = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
 OptionalPairs = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 Assignments = Annotated[list[str] | None, Parameter(name="--set", negative=())]
 Flag = Annotated[bool, Parameter(negative=())]
@@ -66,6 +77,178 @@ def quickstart(*, out: Path = Path("runs/quickstart"), minutes: float = 5.0) -> 
 
 
 @app.command
+def prepare(recipe: Path, /, *, out: Path, set: Assignments = None) -> None:
+    """Clean and encode the pairs of a recipe into a corpus that stands alone, with a report.
+
+    Killed and started again, it goes on where it stopped; started again with the same files and
+    settings, it finds the corpus and uses it. `transduce train CORPUS --out RUN` trains on it.
+
+    Args:
+        recipe: a TOML file with the settings.
+        out: folder of the corpus.
+        set: change a setting, e.g. --set cleaning.duplicates=drop; may be repeated.
+    """
+    from transduce.config import overlay, read_recipe
+    from transduce.data.corpus import PAGE
+    from transduce.data.report import printed
+    from transduce.preparing import prepare_corpus
+
+    corpus = prepare_corpus(overlay(read_recipe(recipe), set or ()), out, say)
+    for line in printed(corpus.report()):
+        say(line)
+    say(f"the report as a page: {out / PAGE}")
+    print(out)
+
+
+@data.command
+def report(
+    *pairs: str,
+    valid: OptionalPairs = None,
+    test: OptionalPairs = None,
+    format: str | None = None,
+    columns: Columns = None,
+    languages: Languages = None,
+    out: Path | None = None,
+    json: Path | None = None,
+    set: Assignments = None,
+) -> None:
+    """Say what pairs look like: lengths, characters, duplicates, leaks, what cleaning would drop.
+
+    Args:
+        pairs: training pairs; or a recipe (ending in .toml), or a prepared corpus.
+        valid: validation pairs, to be looked up among the training pairs.
+        test: test pairs, likewise.
+        format: text, tsv, csv, jsonl, parquet, tmx, xliff, po, mo or huggingface.
+        columns: the source's and the target's column, by name or number.
+        languages: the source's and the target's language.
+        out: write the report as a page (HTML) here.
+        json: write the report as JSON here.
+        set: change a setting, e.g. --set tokenizer.kind=char; may be repeated.
+    """
+    import json as json_format
+    from tempfile import TemporaryDirectory
+
+    from transduce.config import overlay, read_recipe
+    from transduce.data.corpus import MANIFEST, Corpus
+    from transduce.data.page import report_page
+    from transduce.data.report import printed
+    from transduce.model_folder import write_file
+    from transduce.preparing import prepare_corpus
+
+    if len(pairs) == 1 and (Path(pairs[0]) / MANIFEST).exists():
+        found = Corpus(Path(pairs[0])).report()
+    else:
+        recipe = len(pairs) == 1 and pairs[0].endswith(".toml")
+        settings = read_recipe(Path(pairs[0])) if recipe else {}
+        given = {"train": () if recipe else pairs, "valid": valid, "test": test}
+        reading = reading_of(format, columns, languages)
+        settings = merge(settings, {"data": files_of(given) | reading})
+        with TemporaryDirectory() as folder:
+            settings = overlay(settings, set or ())
+            found = prepare_corpus(settings, Path(folder) / "corpus", say).report()
+    with writer(None) as printer:
+        for line in printed(found):
+            printer.write(line + "\n")
+    if out is not None:
+        write_file(out, report_page(found).encode())
+    if json is not None:
+        text = json_format.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        write_file(json, text.encode())
+
+
+@data.command
+def show(
+    *pairs: str,
+    format: str | None = None,
+    columns: Columns = None,
+    languages: Languages = None,
+    first: int | None = None,
+) -> None:
+    """Print pairs as TSV: the same whatever file they come from.
+
+    Args:
+        pairs: one file with both sides, or two aligned text files.
+        format: text, tsv, csv, jsonl, parquet, tmx, xliff, po, mo or huggingface.
+        columns: the source's and the target's column, by name or number.
+        languages: the source's and the target's language.
+        first: only so many pairs.
+    """
+    from itertools import islice
+
+    from transduce.data.readers import read_pairs
+    from transduce.data.splitting import as_tsv
+
+    stream = read_pairs(sources_of(pairs, format, columns, languages))
+    with writer(None) as printer:
+        for pair in stream if first is None else islice(stream, first):
+            printer.write(as_tsv(pair))
+
+
+@data.command
+def sample(
+    *pairs: str,
+    count: int = 100,
+    seed: int = 1,
+    format: str | None = None,
+    columns: Columns = None,
+    languages: Languages = None,
+) -> None:
+    """Print pairs drawn at random, as TSV, in the order of the file.
+
+    Args:
+        pairs: one file with both sides, or two aligned text files.
+        count: how many.
+        seed: another one draws others.
+        format: text, tsv, csv, jsonl, parquet, tmx, xliff, po, mo or huggingface.
+        columns: the source's and the target's column, by name or number.
+        languages: the source's and the target's language.
+    """
+    from transduce.data.splitting import as_tsv
+    from transduce.data.splitting import sample as draw
+
+    if count < 0 or seed < 0:
+        raise UsageError("--count and --seed must not be negative")
+    found = draw(sources_of(pairs, format, columns, languages), count, seed)
+    with writer(None) as printer:
+        for pair in found:
+            printer.write(as_tsv(pair))
+
+
+@data.command
+def split(
+    *pairs: str,
+    out: Path,
+    valid: str = "10%",
+    test: str = "10%",
+    seed: int = 1,
+    format: str | None = None,
+    columns: Columns = None,
+    languages: Languages = None,
+) -> None:
+    """Divide pairs into train.tsv, valid.tsv and test.tsv, equal sources on one side.
+
+    Sources count as equal if they differ in case, spaces or Unicode form alone.
+
+    Args:
+        pairs: one file with both sides, or two aligned text files.
+        out: folder to write to.
+        valid: size of the validation part: a number of pairs, or a share such as 10%; 0 for none.
+        test: size of the test part, likewise.
+        seed: another one divides otherwise.
+        format: text, tsv, csv, jsonl, parquet, tmx, xliff, po, mo or huggingface.
+        columns: the source's and the target's column, by name or number.
+        languages: the source's and the target's language.
+    """
+    from transduce.data.splitting import split as divide
+
+    if seed < 0:
+        raise UsageError("--seed must not be negative")
+    counts = divide(sources_of(pairs, format, columns, languages), out, valid, test, seed)
+    for name, count in sorted(counts.items()):
+        say(f"{out / name}.tsv: {count:,} pairs")
+
+
+@app.command
 def train(
     recipe: Path | None = None,
     /,
@@ -82,7 +265,7 @@ def train(
     What is not given is chosen from the corpus, and said. Everything is left in the run folder.
 
     Args:
-        recipe: a TOML file with the settings.
+        recipe: a TOML file with the settings, or a prepared corpus.
         out: folder of the run; must not hold another one.
         train: training pairs.
         valid: validation pairs.
@@ -90,15 +273,11 @@ def train(
         resume: go on with a run that was stopped.
         set: change a setting, e.g. --set training.steps=5000; may be repeated.
     """
-    from transduce.config import read_recipe
+    from transduce.preparing import settings_of
 
-    settings: Settings = read_recipe(recipe) if recipe else {}
-    data = {
-        name: files[0] if len(files) == 1 else files
-        for name, files in (("train", train), ("valid", valid))
-        if files
-    }
-    settings = merge(settings, {"data": data} if data else {})
+    settings: Settings = settings_of(recipe) if recipe else {}
+    given = files_of({"train": train, "valid": valid})
+    settings = merge(settings, {"data": given} if given else {})
     if preset is not None:
         named("presets", preset)
         settings["preset"] = preset
@@ -140,7 +319,7 @@ def translate(
     """
     if input != "-" and not Path(input).is_file():
         raise TransduceError(f"cannot read {input}: no such file")
-    from transduce.data.readers import read_lines
+    from transduce.data.files import read_lines
 
     changes = [*(set or ())]
     changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
@@ -177,14 +356,15 @@ def score(
         model: a model folder or a run.
         pairs: the pairs to score.
         format: text, one number a line; or jsonl with the tokens.
-        set: change a setting of [decoding]; may be repeated.
+        set: change a setting of [decoding] or, for how the pairs are read, [data], e.g.
+            --set 'data.columns=["en", "de"]'; may be repeated.
     """
     from itertools import islice
 
     from transduce.data.readers import read_pairs
 
-    _, translator = loaded(model, set or ())
-    stream = read_pairs(pairs)
+    config, translator = loaded(model, set or ())
+    stream = read_pairs(pairs, config.data)
     with writer(None) as out:
         while chunk := list(islice(stream, 1000)):
             for scored in translator.score([(pair.src, pair.tgt) for pair in chunk]):
@@ -211,7 +391,8 @@ def evaluate(
         test: the test pairs.
         metrics: names joined by commas: bleu, chrf, ter, wer, per, exact, word_edits.
         json: a file to write the scores to, with all settings.
-        set: change a setting of [decoding] or [evaluation]; may be repeated.
+        set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data], e.g.
+            --set 'data.columns=["en", "de"]'; may be repeated.
     """
     import json as json_format
 
@@ -262,6 +443,36 @@ def average(run: Path, /, *, last: int = 5, out: Path | None = None) -> None:
     print(folder)
 
 
+def files_of(parts: Mapping[str, Sequence[str] | None]) -> dict[str, Any]:
+    """Return the files of each part as a [data] table has them: one path, or two."""
+    return {
+        name: files[0] if len(files) == 1 else list(files) for name, files in parts.items() if files
+    }
+
+
+def reading_of(
+    format: str | None, columns: Sequence[str] | None, languages: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return options as keys of the [data] table."""
+    numbered = [int(c) if c.isdecimal() else c for c in columns] if columns else None
+    given = {"format": format, "columns": numbered, "languages": list(languages or ()) or None}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def sources_of(
+    pairs: Sequence[str],
+    format: str | None,
+    columns: Sequence[str] | None,
+    languages: Sequence[str] | None,
+) -> "list[Source]":
+    """Return where the pairs of a command line come from."""
+    from transduce.config import parse
+    from transduce.data.readers import sources
+
+    config = parse({"data": reading_of(format, columns, languages)}, "the command line")
+    return sources(list(pairs), config.data)
+
+
 INTERRUPTED = 130  # the shell's status for a program that Ctrl-C ended
 
 
@@ -272,7 +483,8 @@ def loaded(model: Path, changes: Iterable[str]) -> Any:
     from transduce.model_folder import load_model
 
     config, transformer, tokenizers = load_model(model)
-    settings = merge(config.model_dump(), from_assignments(changes))
+    as_usual = {"data": {"format": None, "columns": None, "header": None}}  # of training's files
+    settings = merge(config.model_dump(), as_usual, from_assignments(changes))
     config = parse(settings, "--set")
     transformer = transformer.to(pick_device(config.device))
     return config, translator_of(transformer, tokenizers, config.decoding)

@@ -7,11 +7,13 @@ The defaults are the paper's. Settings are laid over each other in one fixed ord
 and the result, with nothing left open, is written to `config.toml` of the run and of each model.
 """
 
+import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -40,43 +42,152 @@ class Section(BaseModel):
     )
 
 
-class DataConfig(Section):
+Paths = str | list[str]
+Columns = Annotated[list[str | int], Field(min_length=2, max_length=2)]
+Languages = Annotated[list[str], Field(min_length=2, max_length=2)]
+Format = Literal[
+    "text", "tsv", "csv", "jsonl", "parquet", "tmx", "xliff", "po", "mo", "huggingface"
+]
+
+
+class Reading(Section):
+    """How pairs are found in a file."""
+
+    format: Format | None = None
+    """text (two aligned files), tsv, csv, jsonl, parquet, tmx, xliff, po, mo or huggingface (a
+    dataset of the library `datasets`); by the file's ending unless given."""
+    columns: Columns | None = None
+    """The source's and the target's column, by name or by number from 1. Unless given, 1 and 2 in
+    a TSV, `src` and `tgt` elsewhere; a dot goes into a record (`translation.de`)."""
+    header: bool | None = None
+    """Whether the first line names the columns; unless given, yes in CSV, and in a TSV whose
+    columns are given by name."""
+    languages: Languages | None = None
+    """The source's and the target's language, e.g. ["en", "de"]: chooses among those of a TMX or
+    XLIFF (`en` finds `en-US`), and lets cleaning check scripts and languages."""
+
+
+class Source(Reading):
+    """One of several origins of training pairs."""
+
+    path: Paths
+    """A file with both sides, or two aligned text files."""
+    weight: float = Field(default=1.0, gt=0)
+    """How often an epoch goes through these pairs: 2 takes each twice, 0.5 takes each in every
+    other epoch."""
+    tag: str = ""
+    """A piece put before every source of this origin, e.g. "<2de>", so that one model can learn
+    several languages or domains; it is reserved in the vocabulary."""
+
+
+class DataConfig(Reading):
     """Where the pairs are, and which of them training leaves out."""
 
-    train: str | list[str] = ""
-    """Training pairs: one TSV file (source, tab, target), or a list of two aligned text files.
-    Files ending in .gz are unpacked while reading. Relative to the recipe."""
-    valid: str | list[str] = ""
+    train: Paths | list[Source] = ""
+    """Training pairs: one file with both sides (TSV, CSV, JSONL, Parquet, TMX, XLIFF, PO, MO),
+    a list of two aligned text files, or a list of tables with `path` and, where they differ,
+    `format`, `columns`, `header`, `languages`, `weight` and `tag`. Files may be compressed (.gz,
+    .xz, .bz2, .zst), members of a .zip (archive.zip/member), or URLs. Relative to the recipe."""
+    valid: Paths | list[Source] = ""
     """Validation pairs, in the same forms; never trained on."""
+    test: Paths | list[Source] = ""
+    """Test pairs, in the same forms: only looked up in the training pairs, to report leaks."""
+    corpus: str = ""
+    """Folder of the prepared corpus: used if it was made from the same files and settings, made
+    there otherwise. Unless given, a run keeps its own."""
     max_length: int = Field(default=256, ge=1)
     """Training pairs with more pieces than this on either side are left out, and reported."""
     normalization: Literal["NFC", "NFKC", "none"] = "NFC"
     """Unicode form of all text, at preparation and again at translation. NFKC loses distinctions
     (… becomes ...), so it is only used when asked for."""
+    temperature: float = Field(default=1.0, ge=1)
+    """With several origins of n_k pairs: their shares of an epoch are as n_k^(1/temperature). 1
+    takes every pair equally often; more evens the origins out."""
+    workers: int = Field(default=0, ge=0)
+    """Processes that prepare the corpus; 0: one for each processor. Never changes the result."""
+
+
+Check = Literal["off", "report", "drop"]
+Repair = Literal["off", "report", "fix", "drop"]
+
+
+class CleaningConfig(Section):
+    """What is done about suspicious pairs: off, report (count and show), fix, or drop.
+
+    Pairs with an empty side and pairs that are too long are always dropped; spaces at the ends and
+    control characters are always removed. All of it is counted, and listed in the report.
+    """
+
+    max_characters: int = Field(default=20_000, ge=1)
+    """A side of more characters is not even tokenized: the pair is dropped."""
+    max_ratio: float = Field(default=4.0, gt=1)
+    """A side that is longer than the other by more than this factor is suspicious (`ratio`). Han
+    characters count three, kana and Hangul two, so that no setting depends on the language."""
+    min_letters: float = Field(default=0.5, ge=0, le=1)
+    """A side with a smaller share of letters than this is made of `symbols`."""
+    ratio: Check = "report"
+    """Sides of very different length."""
+    symbols: Check = "report"
+    """Sides made of digits and symbols where the other side has letters."""
+    identical: Check = "report"
+    """Sides that are the same but for case, spaces and Unicode form."""
+    duplicates: Check = "report"
+    """Pairs that occurred before, exactly."""
+    near_duplicates: Check = "report"
+    """Pairs that occurred before but for case, spaces and Unicode form."""
+    leaks: Check = "report"
+    """Training pairs whose source is also a validation or test source."""
+    entities: Repair = "report"
+    """HTML entities such as &amp; or &#39; left in the text; fix writes the character."""
+    markup: Repair = "report"
+    """Tags such as <b> or </a> left in the text; fix removes them."""
+    encoding: Repair = "report"
+    """Text decoded with the wrong character set (Ã¼ for ü, or U+FFFD); fix undoes what can be
+    undone."""
+    script: Check = "report"
+    """Sides mostly in another script than their language's; needs data.languages."""
+    language: Check = "off"
+    """Sides that a language identifier finds to be in another language; needs data.languages and
+    the extra `language`."""
+
+
+TokenizerKind = Literal["bpe", "unigram", "char", "word", "byte"]
 
 
 class TokenizerSide(Section):
     """What may differ between the source's tokenizer and the target's."""
 
-    kind: Literal["bpe", "unigram", "char", "word"] | None = None
+    kind: TokenizerKind | None = None
     """As `tokenizer.kind`, for this side alone."""
     vocabulary: int | None = Field(default=None, ge=5)
     """As `tokenizer.vocabulary`, for this side alone."""
+    character_coverage: float | None = Field(default=None, gt=0, le=1)
+    """As `tokenizer.character_coverage`, for this side alone."""
 
 
 class TokenizerConfig(Section):
     """How text becomes pieces."""
 
-    kind: Literal["bpe", "unigram", "char", "word"] = "bpe"
-    """bpe or unigram subwords, char (every character a piece), word (every word a piece)."""
+    kind: TokenizerKind = "bpe"
+    """bpe or unigram subwords, char (every character a piece), word (whatever stands between
+    spaces: text that was tokenized before is left alone), byte (UTF-8; nothing is learnt)."""
     vocabulary: int = Field(default=8000, ge=5)
     """Number of pieces asked for, the four reserved ones included. Where the data has fewer, the
     largest possible number is used and reported."""
     joint: bool = True
     """One vocabulary for both sides (and then one embedding matrix, as in §3.4 of the paper)."""
     byte_fallback: bool = True
-    """Spell characters outside the vocabulary as bytes (bpe and unigram only), so that no text
+    """Spell characters outside the vocabulary as bytes (bpe, unigram and char), so that no text
     is unknown."""
+    character_coverage: float | None = Field(default=None, gt=0, le=1)
+    """Share of the text's characters that get a piece of their own, the rarest being left to
+    bytes or unknown; unless given 0.9995 with byte pieces and 1 without."""
+    symbols: list[str] = []
+    """Pieces that are never split and never learnt from the data, e.g. ["<2de>", "<2fr>"]."""
+    sampling: float = Field(default=0.0, ge=0, lt=1)
+    """In training, cut text in other ways too, drawn anew in each epoch; 0 is off. For bpe the
+    rate of BPE-dropout (0.1 is usual); for unigram the exponent of the pieces' probabilities (0.1
+    to 0.5 are usual; a larger one stays nearer to the best way)."""
     source: TokenizerSide = TokenizerSide()
     """Settings of the source side, where they differ; needs joint = false."""
     target: TokenizerSide = TokenizerSide()
@@ -249,6 +360,8 @@ class Config(Section):
     """Where to compute; auto takes a GPU if there is one."""
     data: DataConfig = DataConfig()
     """The [data] table."""
+    cleaning: CleaningConfig = CleaningConfig()
+    """The [cleaning] table."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """The [tokenizer] table."""
     model: ModelConfig = ModelConfig()
@@ -275,11 +388,18 @@ def parse(settings: Settings, where: str) -> Config:
     try:
         return Config.model_validate(settings)
     except ValidationError as error:
-        problem = error.errors()[0]
-        location = [str(part) for part in problem["loc"] if not isinstance(part, int)]
+        first = error.errors()[0]
+        # Of a value that may have several forms, the form that fits best has the deepest error.
+        alternatives = [p for p in error.errors() if p["loc"][:2] == first["loc"][:2]]
+        problem = max(alternatives, key=lambda p: len(p["loc"]))
+        forms = {"str", "list[str]", "list[Source]"}
+        location = [part for part in problem["loc"] if isinstance(part, str) and part not in forms]
         key = ".".join(location)
         if problem["type"] == "extra_forbidden":
-            message = f"unknown key '{key}'{did_you_mean(key, known_keys())}"
+            tables = [
+                f"data.{part}.{k}" for part in ("train", "valid") for k in Source.model_fields
+            ]
+            message = f"unknown key '{key}'{did_you_mean(key, known_keys() + tables)}"
         else:
             text = problem["msg"].removeprefix("Value error, ")
             message = f"{key}: {text[:1].lower()}{text[1:]}"
@@ -330,17 +450,56 @@ def read_toml(path: Path) -> Settings:
 
 
 def read_recipe(path: Path) -> Settings:
-    """Read a recipe; the paths of its data are taken relative to the recipe's own folder."""
+    """Read a recipe: a TOML file, or the name of one in the package.
+
+    The paths of its data are taken relative to the recipe's own folder (of one in the package: to
+    the current one).
+    """
+    folder = path.parent
+    if not path.exists() and str(path) in recipe_names():
+        path = Path(str(resources.files("transduce") / "recipes" / f"{path}.toml"))
+        folder = Path()
     settings = read_toml(path)
     data = settings.get("data")
     if isinstance(data, dict):
-        for key in ("train", "valid"):
-            match data.get(key):
-                case str(name) if name:
-                    data[key] = str(path.parent / name)
-                case list(names) if all(isinstance(name, str) for name in names):
-                    data[key] = [str(path.parent / name) for name in names]
+        settings["data"] = with_paths(data, lambda name: resolved_path(name, folder))
     return settings
+
+
+def with_paths(data: Settings, change: Callable[[str], str]) -> Settings:
+    """Return a [data] table with `change` applied to the path of every file in it."""
+
+    def changed(value: Any) -> Any:
+        match value:
+            case str() if value:
+                return change(value)
+            case list():
+                return [changed(item) for item in value]
+            case dict() if "path" in value:
+                return value | {"path": changed(value["path"])}
+        return value
+
+    keys = data.keys() & {"train", "valid", "test", "corpus"}
+    return {**data, **{key: changed(data[key]) for key in keys}}
+
+
+def resolved_path(name: str, folder: Path) -> str:
+    """Return a path relative to a folder; URLs and `-` stay, $VARIABLES are filled in.
+
+    Raises:
+        UsageError: if a variable is not set.
+    """
+    if name == "-" or re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
+        return name
+    for variable in re.findall(r"\$(\w+)", name):
+        if variable not in os.environ:
+            raise UsageError(f"{name}: the environment variable {variable} is not set")
+    return str(folder / os.path.expanduser(os.path.expandvars(name)))
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes in the package."""
+    return _names("recipes")
 
 
 def preset_names() -> list[str]:

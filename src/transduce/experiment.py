@@ -17,13 +17,14 @@ from transduce.config import (
     Settings,
     departures,
     merge,
-    named,
     overlay,
     parse,
-    read_recipe,
 )
-from transduce.data.corpus import Corpus, Dropped, clean, load_tokenizers, prepare, survey
-from transduce.data.readers import normalize, read_pairs
+from transduce.data.batches import Indices, Sample
+from transduce.data.corpus import Corpus, Ids, load_tokenizers
+from transduce.data.readers import read_pairs
+from transduce.data.report import printed
+from transduce.data.text import normalize
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.translator import Translator, pick_device, translator_of
 from transduce.errors import TransduceError, UsageError
@@ -41,6 +42,7 @@ from transduce.model_folder import (
     weights,
     write_file,
 )
+from transduce.preparing import absolute, prepare_corpus, settings_of
 from transduce.training.checkpoint import average_last
 from transduce.training.trainer import Outcome, Trainer, pick_precision
 
@@ -57,7 +59,7 @@ def train(
     """Train a model from a recipe; everything is left in the run folder `out`.
 
     Args:
-        recipe: a TOML file, or nested settings as such a file holds them.
+        recipe: a TOML file, nested settings as such a file holds them, or a prepared corpus.
         out: the run folder; made if it is not there.
         resume: go on with a run that was stopped (or start, if there is none).
         assignments: settings laid over the recipe, as `section.key=value`.
@@ -71,7 +73,7 @@ def train(
         TransduceError: if data cannot be read, or training fails.
     """
     run = Path(out)
-    settings = recipe if isinstance(recipe, dict) else read_recipe(Path(recipe))
+    settings = recipe if isinstance(recipe, dict) else settings_of(Path(recipe))
     with lock(run):
         if (run / CONFIG).exists() and not resume:
             raise UsageError(
@@ -79,7 +81,7 @@ def train(
             )
         if (run / CONFIG).exists():
             config = changed(load_config(run), assignments)
-            corpus = Corpus(run / CORPUS)
+            corpus = Corpus(corpus_folder(config.data, run))
             say(f"resuming the run in {run}")
         else:
             traces = [run / METRICS, run / MODEL / WEIGHTS, *(run / CHECKPOINTS).glob("step-*")]
@@ -107,47 +109,40 @@ def train(
         return outcome
 
 
+def corpus_folder(data: DataConfig, run: Path) -> Path:
+    """Return where the corpus of a run lies."""
+    return Path(data.corpus) if data.corpus else run / CORPUS
+
+
 def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     """Look at the corpus, choose what the user left open, and prepare the corpus."""
-    sizes = {} if "preset" in user else named("presets", "tiny")  # until one is chosen
-    asked = parse(merge(sizes, user), "the recipe")
+    user = absolute(user)
+    data = user.get("data", {})
     for part in ("train", "valid"):
-        if not getattr(asked.data, part):
+        if not data.get(part):
             raise UsageError(f"no {part} pairs: give --{part} FILE, or data.{part} in the recipe")
-    user = merge(user, {"data": absolute(asked.data)})
-    say("looking at the training pairs")
-    from_text = choices.from_text(survey(asked.data.train, asked.data), user)
-    config = choices.resolved(from_text.settings, user)
-    say("learning the vocabulary and encoding the corpus")
-    corpus = prepare(config, run / CORPUS)
-    from_tokens = choices.from_tokens(corpus, config, user)
-    config = choices.resolved(merge(from_text.settings, from_tokens.settings), user)
+    folder = Path(data.get("corpus") or run / CORPUS)
+    corpus = prepare_corpus(user, folder, say)
+    from_text = choices.from_text(corpus.survey(), user)
     vocabularies = {
         "source_vocabulary": corpus.manifest["source_vocabulary"],
         "target_vocabulary": corpus.manifest["target_vocabulary"],
-        "joint_vocabulary": config.tokenizer.joint,
+        "joint_vocabulary": corpus.tokenizer().joint,
     }
-    config = parse(merge(config.model_dump(), {"model": vocabularies}), "the recipe")
+    known = {"tokenizer": corpus.manifest["tokenizer"], "model": vocabularies}
+    config = choices.resolved(from_text.settings, merge(user, known))
+    from_tokens = choices.from_tokens(corpus, config, user)
+    chosen = merge(from_text.settings, from_tokens.settings)
+    config = choices.resolved(chosen, merge(user, known))
     device = pick_device(config.device)
     precision = {"precision": pick_precision(config.training.precision, device)}
     config = parse(merge(config.model_dump(), {"training": precision}), "the recipe")
     check_lengths(config)
-    for line in corpus.report():
+    for line in printed(corpus.report()):
         say(line)
     for reason in from_text.reasons + from_tokens.reasons:
         say(f"chosen: {reason}")
     return config, corpus
-
-
-def absolute(data: DataConfig) -> dict[str, str | list[str]]:
-    """Return the paths of the pairs from the root, so that a run can be resumed from anywhere."""
-
-    def resolve(files: str | list[str]) -> str | list[str]:
-        return (
-            os.path.abspath(files) if isinstance(files, str) else list(map(os.path.abspath, files))
-        )
-
-    return {"train": resolve(data.train), "valid": resolve(data.valid)}
 
 
 def changed(config: Config, assignments: Iterable[str]) -> Config:
@@ -157,7 +152,7 @@ def changed(config: Config, assignments: Iterable[str]) -> Config:
         UsageError: if data, tokenizer or model would change.
     """
     new = parse(merge(config.model_dump(), overlay({}, assignments)), "--set")
-    for section in ("data", "tokenizer", "model"):
+    for section in ("data", "cleaning", "tokenizer", "model"):
         if getattr(new, section) != getattr(config, section):
             raise UsageError(f"[{section}] cannot change while a run is resumed")
     return new
@@ -178,11 +173,11 @@ def assemble(
 ) -> tuple[Trainer, tuple[Tokenizer, Tokenizer]]:
     """Build the model with its initial weights, and its trainer."""
     device = pick_device(config.device)
-    tokenizers = load_tokenizers(corpus.folder, config)
+    tokenizers = load_tokenizers(corpus.folder, config.tokenizer, config.data.normalization)
     check_memory(config)
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model).to(device)
-    sources, references = validation_items(config)
+    sources, references = validation_items(corpus, config)
     metrics = config.evaluation.metrics
 
     def validate(model: Transformer) -> dict[str, float]:
@@ -202,15 +197,38 @@ def assemble(
         validate,
         lambda score, than: is_better(metrics[0], score, than),
         on_best,
+        config.data,
+        sampler(corpus, tokenizers, config) if config.tokenizer.sampling else None,
     )
     return trainer, tokenizers
 
 
-def validation_items(config: Config) -> tuple[list[str], list[list[str]]]:
-    """Return the sources and references that validation translates, spread over the file."""
-    pairs = list(clean(config.data.valid, config.data, Dropped()))
+def sampler(corpus: Corpus, tokenizers: tuple[Tokenizer, Tokenizer], config: Config) -> Sample:
+    """Return what cuts training pairs into other pieces (BPE-dropout, unigram sampling).
+
+    A pair that would become too long keeps its usual pieces.
+    """
+    train, rate, longest = corpus.train, config.tokenizer.sampling, config.data.max_length
+
+    def sample(indices: Indices, seed: int) -> list[tuple[Ids, Ids]]:
+        texts = [train.text(int(i)) for i in indices]
+        src, tgt = (
+            tokenizer.sample([pair[side] for pair in texts], rate, seed + side)
+            for side, tokenizer in enumerate(tokenizers)
+        )
+        return [
+            (s, t) if max(len(s), len(t)) <= longest else train[int(i)]
+            for i, s, t in zip(indices, src, tgt, strict=True)
+        ]
+
+    return sample
+
+
+def validation_items(corpus: Corpus, config: Config) -> tuple[list[str], list[list[str]]]:
+    """Return the sources and references that validation translates, spread over the pairs."""
+    pairs = [corpus.valid.text(i) for i in range(len(corpus.valid))]
     sources, references = items(
-        [pair.src for pair in pairs], [pair.tgt for pair in pairs], config.evaluation.references
+        [src for src, _ in pairs], [tgt for _, tgt in pairs], config.evaluation.references
     )
     count = min(len(sources), config.training.validate_sentences)
     chosen = [i * len(sources) // count for i in range(count)]
@@ -234,7 +252,7 @@ def evaluate_pairs(
     Returns:
         Scores by name, the sources, the outputs and the references.
     """
-    pairs = list(read_pairs(files))
+    pairs = list(read_pairs(files, config.data))
     form = config.data.normalization
     sources, references = items(
         [pair.src for pair in pairs],
@@ -289,7 +307,7 @@ def seconds_per_update(trainer: Trainer, measure: float = 5.0) -> float:
     times: list[float] = []
     started = time.monotonic()
     while time.monotonic() - started < measure or len(times) < 10:
-        for group in scratch.updates_of_epoch():
+        for group, _ in scratch.updates_of_epoch():
             before = time.monotonic()
             scratch.update(group)
             times.append(time.monotonic() - before)
@@ -352,7 +370,10 @@ def average_run(run: Path, last: int, out: Path | None) -> Path:
     config = load_config(run)
     tensors, _ = average_last(run / CHECKPOINTS, last)
     folder = out or run / f"average-{last}"
-    save_model(folder, config, tensors, load_tokenizers(run / CORPUS, config), card(config))
+    tokenizers = load_tokenizers(
+        corpus_folder(config.data, run), config.tokenizer, config.data.normalization
+    )
+    save_model(folder, config, tensors, tokenizers, card(config))
     return folder
 
 

@@ -163,7 +163,7 @@ def load_model(path: Path) -> tuple[Config, Transformer, tuple[Tokenizer, Tokeni
     """
     folder = find_model(path)
     config = load_config(folder)
-    tokenizers = load_tokenizers(folder, config)
+    tokenizers = load_tokenizers(folder, config.tokenizer, config.data.normalization)
     sizes = (config.model.source_vocabulary, config.model.target_vocabulary)
     if (len(tokenizers[0]), len(tokenizers[1])) != sizes:
         raise TransduceError(

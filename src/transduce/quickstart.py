@@ -41,7 +41,12 @@ def settings(folder: Path, minutes: float) -> Settings:
     return {
         "preset": "tiny",
         "data": {"train": str(folder / "train.tsv"), "valid": str(folder / "valid.tsv")},
-        "tokenizer": {"joint": False, "source": {"kind": "char"}, "target": {"kind": "word"}},
+        "tokenizer": {
+            "joint": False,
+            "byte_fallback": False,  # the words are of letters and apostrophes
+            "source": {"kind": "char"},
+            "target": {"kind": "word"},
+        },
         "model": {"norm_place": "pre", "P_drop": 0.0},
         "training": {
             "minutes": minutes,

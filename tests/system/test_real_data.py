@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from transduce.choices import from_text
-from transduce.config import DataConfig
-from transduce.data.corpus import survey
-from transduce.data.readers import read_lines, read_pairs
+from transduce.data.files import read_lines
+from transduce.data.readers import read_pairs
+from transduce.data.statistics import Survey
 
 pytestmark = [
     pytest.mark.data,
@@ -21,9 +21,17 @@ pytestmark = [
 DATA = Path(os.environ.get("TRANSDUCE_DATA", "."))
 
 
+def survey(files: str | list[str]) -> Survey:
+    found = Survey()
+    for pair in read_pairs(files):
+        if pair.src and pair.tgt:
+            found.add(pair.src, pair.tgt)
+    return found
+
+
 def test_captions_are_text_of_one_script() -> None:
     files = [str(DATA / "multi30k" / f"train.{side}.gz") for side in ("en", "de")]
-    found = survey(files, DataConfig())
+    found = survey(files)
     assert found.pairs == 29_000
     chosen = from_text(found, {}).settings
     assert chosen["tokenizer"] == {"kind": "bpe", "vocabulary": 8000, "joint": True}
@@ -35,7 +43,7 @@ def test_commands_are_small_sets_of_words(tmp_path: Path) -> None:
     with gzip.open(DATA / "scan" / "tasks_train_simple.txt.gz", "rt") as lines:
         rows = [line.removeprefix("IN: ").replace(" OUT: ", "\t") for line in lines]
     table.write_text("".join(rows))
-    chosen = from_text(survey(str(table), DataConfig()), {}).settings
+    chosen = from_text(survey(str(table)), {}).settings
     assert chosen["tokenizer"]["source"] == chosen["tokenizer"]["target"] == {"kind": "word"}
 
 
@@ -47,5 +55,5 @@ def test_chinese_and_its_byte_order_mark() -> None:
     assert len(pairs) == 29_156
     assert [pair.line for pair in pairs if not (pair.src and pair.tgt)] == [29_156]  # a blank line
     assert all("\t" not in pair.tgt for pair in pairs)
-    chosen = from_text(survey(path, DataConfig()), {}).settings
+    chosen = from_text(survey(path), {}).settings
     assert chosen["tokenizer"]["joint"] is False

@@ -1,332 +1,168 @@
-"""From pairs of text to a prepared corpus: cleaned, encoded once, read back memory-mapped.
+"""A prepared corpus: a folder that stands alone and is read memory-mapped.
 
-A corpus is a folder:
-
-    train.arrow valid.arrow   Arrow files with the columns src, tgt (ids without BEGIN and END)
-                              and line; in both, pairs of at most max_length pieces
-    joint.spm, or source.spm and target.spm
-    manifest.json             sizes, counts, and what was left out and why, by line
-
-The files are gone through from front to back and never held in memory.
+manifest.json             what it was made from and how: inputs, settings, counts, hashes.
+                          Written last, so a folder that has it is whole
+train-00000.arrow ...     Arrow files with the columns src, tgt (ids without BEGIN and END),
+valid-00000.arrow ...     src_text, tgt_text (as the tokenizers saw them) and line
+joint.spm, or source.spm and target.spm (none for bytes)
+recipe.toml               what was asked for
+report.json report.html   what was found
+dropped.tsv               every pair that was left out, and why
 """
 
 import json
-import shutil
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from transduce.config import Config, DataConfig, TokenizerConfig
-from transduce.data.readers import Pair, is_blank, normalize, read_pairs
-from transduce.data.tokenizer import Tokenizer, train_tokenizer
+from transduce.config import TokenizerConfig
+from transduce.data.statistics import Survey
+from transduce.data.tokenizer import ByteTokenizer, SentencePieceTokenizer, Tokenizer
 from transduce.errors import TransduceError
 
 Ids = npt.NDArray[np.int32]
-Row = tuple[list[int], list[int], int]
-"""Source ids, target ids and the line number of a pair."""
-MANIFEST = "manifest.json"
+MANIFEST, RECIPE, REPORT, PAGE, DROPPED = (
+    "manifest.json", "recipe.toml", "report.json", "report.html", "dropped.tsv",
+)  # fmt: skip
+TOKENIZERS = ("joint.spm", "source.spm", "target.spm")
+OWN_FILE = (
+    r"manifest\.json|recipe\.toml|report\.(json|html)|dropped\.tsv"
+    r"|(joint|source|target)\.spm|(train|valid)-\d+\.arrow"
+)
+"""What the names of a corpus's files look like."""
 ROWS = 10_000  # pairs per Arrow record batch
 SCHEMA = pa.schema(
-    [("src", pa.list_(pa.int32())), ("tgt", pa.list_(pa.int32())), ("line", pa.int64())]
+    [
+        ("src", pa.list_(pa.int32())),
+        ("tgt", pa.list_(pa.int32())),
+        ("src_text", pa.string()),
+        ("tgt_text", pa.string()),
+        ("line", pa.int64()),
+    ]
 )
-LISTED = 1_000  # line numbers kept per reason
 
 
-@dataclass
-class Dropped:
-    """Pairs left out: how many for each reason, and the numbers of the first lines."""
+class Origin(NamedTuple):
+    """A run of neighbouring pairs that came from one source, and how often an epoch takes them."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    lines: dict[str, list[int]] = field(default_factory=dict)
-
-    def add(self, reason: str, line: int) -> None:
-        """Record one pair."""
-        self.counts[reason] += 1
-        listed = self.lines.setdefault(reason, [])
-        if len(listed) < LISTED:
-            listed.append(line)
-
-    def summary(self) -> list[str]:
-        """Return one sentence per reason, with the first line numbers."""
-        return [
-            f"{count:,} {'pair' if count == 1 else 'pairs'} left out: {reason} "
-            f"(line {', '.join(map(str, self.lines[reason][:5]))}{', ...' if count > 5 else ''})"
-            for reason, count in self.counts.items()
-        ]
-
-
-def clean(files: str | Sequence[str], data: DataConfig, dropped: Dropped) -> Iterator[Pair]:
-    """Yield the usable pairs, normalised; the others go to `dropped`, always as a pair.
-
-    A side of more than 100 · max_length characters is not even tokenized.
-    """
-    too_many = 100 * data.max_length
-    for src, tgt, line in read_pairs(files):
-        if is_blank(src):
-            dropped.add("empty source", line)
-        elif is_blank(tgt):
-            dropped.add("empty target", line)
-        elif max(len(src), len(tgt)) > too_many:
-            dropped.add(f"longer than {too_many:,} characters", line)
-        else:
-            yield Pair(normalize(src, data.normalization), normalize(tgt, data.normalization), line)
-
-
-@dataclass
-class SideSurvey:
-    """What one side of a corpus looks like, as far as choices depend on it."""
-
-    characters: Counter[str] = field(default_factory=Counter)
-    words: set[str] = field(default_factory=set)
-    lines: int = 0
-    word_count: int = 0
-    lines_with_space: int = 0
-
-    MANY_WORDS = 20_000  # distinct words are counted up to here
-
-    def add(self, text: str) -> None:
-        """Take one line into account."""
-        self.lines += 1
-        self.characters.update(text)
-        words = text.split()
-        self.word_count += len(words)
-        self.lines_with_space += len(words) > 1
-        if len(self.words) < self.MANY_WORDS:
-            self.words.update(words)
-
-
-@dataclass
-class Survey:
-    """What a corpus looks like before anything is learnt from it."""
-
-    pairs: int = 0
-    source: SideSurvey = field(default_factory=SideSurvey)
-    target: SideSurvey = field(default_factory=SideSurvey)
-
-
-def survey(files: str | Sequence[str], data: DataConfig) -> Survey:
-    """Go through the training pairs once and describe them.
-
-    Raises:
-        TransduceError: if no usable pair is found; says what was wrong with the lines.
-    """
-    found, dropped = Survey(), Dropped()
-    for src, tgt, _ in clean(files, data, dropped):
-        found.pairs += 1
-        found.source.add(src)
-        found.target.add(tgt)
-    if not found.pairs:
-        raise TransduceError(f"no usable pair in {_shown(files)}: {_why(dropped)}")
-    return found
-
-
-def _shown(files: str | Sequence[str]) -> str:
-    return files if isinstance(files, str) else " and ".join(files)
-
-
-def _why(dropped: Dropped) -> str:
-    return "; ".join(dropped.summary()) or "the file is empty"
-
-
-class _Texts:
-    """A fresh pass over the normalised texts each time it is iterated (tokenizers need two)."""
-
-    def __init__(self, pairs: Callable[[], Iterator[Pair]], sides: Sequence[int]) -> None:
-        self.pairs, self.sides = pairs, sides
-
-    def __iter__(self) -> Iterator[str]:
-        return (str(pair[side]) for pair in self.pairs() for side in self.sides)
-
-
-def train_tokenizers(
-    config: TokenizerConfig, pairs: Callable[[], Iterator[Pair]], normalization: str
-) -> tuple[Tokenizer, Tokenizer]:
-    """Learn the source's and the target's tokenizer; twice the same object if joint."""
-
-    def learn(name: str, sides: Sequence[int], kind: str, vocabulary: int) -> Tokenizer:
-        texts = _Texts(pairs, sides)
-        proto = train_tokenizer(texts, kind, vocabulary, config.byte_fallback, name)
-        return Tokenizer(proto, normalization)
-
-    if config.joint:
-        joint = learn("joint vocabulary", (0, 1), config.kind, config.vocabulary)
-        return joint, joint
-    return (
-        learn(
-            "source vocabulary",
-            (0,),
-            config.source.kind or config.kind,
-            config.source.vocabulary or config.vocabulary,
-        ),
-        learn(
-            "target vocabulary",
-            (1,),
-            config.target.kind or config.kind,
-            config.target.vocabulary or config.vocabulary,
-        ),
-    )
-
-
-def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
-    """Write `joint.spm`, or `source.spm` and `target.spm`."""
-    if source is target:
-        (folder / "joint.spm").write_bytes(source.proto)
-    else:
-        (folder / "source.spm").write_bytes(source.proto)
-        (folder / "target.spm").write_bytes(target.proto)
-
-
-def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer, Tokenizer]:
-    """Read what `save_tokenizers` wrote.
-
-    Raises:
-        TransduceError: naming the file that is missing or broken.
-    """
-
-    def load(name: str) -> Tokenizer:
-        path = folder / name
-        try:
-            return Tokenizer(path.read_bytes(), config.data.normalization)
-        except OSError as error:
-            raise TransduceError(f"cannot read {path}: {error.strerror}") from None
-        except TransduceError as error:
-            raise TransduceError(f"{path}: {error}") from None
-
-    if config.tokenizer.joint:
-        joint = load("joint.spm")
-        return joint, joint
-    return load("source.spm"), load("target.spm")
-
-
-def prepare(config: Config, folder: Path) -> "Corpus":
-    """Make the corpus of a recipe: learn the tokenizers, encode training and validation pairs.
-
-    The folder appears only when it is complete; one that is there already is replaced.
-
-    Raises:
-        TransduceError: if a file cannot be read or no usable pair is left.
-        UsageError: if the tokenizer asked for is impossible.
-    """
-    part = folder.with_name(folder.name + ".part")
-    try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        manifest = _fill(part, config)
-        (part / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-    except OSError as error:
-        raise TransduceError(f"cannot write {folder}: {error.strerror or error}") from None
-    return Corpus(folder)
-
-
-def _fill(folder: Path, config: Config) -> dict[str, Any]:
-    """Write tokenizers and encoded pairs; return the manifest."""
-    data = config.data
-    source, target = train_tokenizers(
-        config.tokenizer, lambda: clean(data.train, data, Dropped()), data.normalization
-    )
-    save_tokenizers(folder, source, target)
-
-    def encode(files: str | Sequence[str], dropped: Dropped) -> Iterator[Row]:
-        pairs = clean(files, data, dropped)
-        while chunk := list(islice(pairs, ROWS)):
-            sources = source.encode_all([pair.src for pair in chunk])
-            targets = target.encode_all([pair.tgt for pair in chunk])
-            for src, tgt, pair in zip(sources, targets, chunk, strict=True):
-                if max(len(src), len(tgt)) > data.max_length:
-                    dropped.add(f"more than {data.max_length} pieces", pair.line)
-                else:
-                    yield src, tgt, pair.line
-
-    manifest: dict[str, Any] = {
-        "source_vocabulary": len(source),
-        "target_vocabulary": len(target),
-    }
-    for part, files in (("train", data.train), ("valid", data.valid)):
-        dropped = Dropped()
-        counts = _write(folder / f"{part}.arrow", encode(files, dropped))
-        if not counts["pairs"]:
-            raise TransduceError(f"no usable pair in {_shown(files)}: {_why(dropped)}")
-        manifest[part] = counts | {
-            "dropped": dropped.lines,
-            "dropped_counts": dict(dropped.counts),
-        }
-    return manifest
-
-
-def _write(path: Path, rows: Iterator[Row]) -> dict[str, int]:
-    """Write encoded pairs in record batches of ROWS; return the counts."""
-    counts = {"pairs": 0, "source_tokens": 0, "target_tokens": 0, "unknown_tokens": 0}
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-        while chunk := list(islice(rows, ROWS)):
-            src, tgt, lines = zip(*chunk, strict=True)
-            writer.write_batch(
-                pa.record_batch(
-                    [
-                        pa.array(src, SCHEMA.field("src").type),
-                        pa.array(tgt, SCHEMA.field("tgt").type),
-                        pa.array(lines, pa.int64()),
-                    ],
-                    schema=SCHEMA,
-                )
-            )
-            counts["pairs"] += len(chunk)
-            counts["source_tokens"] += sum(map(len, src)) + len(src)
-            counts["target_tokens"] += sum(map(len, tgt)) + len(tgt)
-            counts["unknown_tokens"] += sum(ids.count(1) for ids in chain(src, tgt))
-    return counts
+    first: int
+    end: int
+    weight: float
 
 
 class Encoded:
-    """The encoded pairs of one Arrow file, memory-mapped: `pairs[i]` reads only that pair."""
+    """The pairs of one part of a corpus, memory-mapped: `pairs[i]` reads only that pair.
 
-    def __init__(self, path: Path) -> None:
-        file = pa.ipc.open_file(pa.memory_map(str(path)))
-        batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-        self._src = [_ListColumn(batch.column("src")) for batch in batches]
-        self._tgt = [_ListColumn(batch.column("tgt")) for batch in batches]
-        self.src_lengths: Ids = _lengths(self._src)
-        self.tgt_lengths: Ids = _lengths(self._tgt)
+    Args:
+        folder: the corpus.
+        shards: the part's files with their numbers of rows and sources, as the manifest has them.
+        weights: of each source.
+    """
+
+    def __init__(
+        self, folder: Path, shards: Sequence[dict[str, Any]], weights: Sequence[float]
+    ) -> None:
+        self.paths = [folder / shard["file"] for shard in shards]
+        for path, shard in zip(self.paths, shards, strict=True):
+            if path.name != shard["file"]:
+                raise ValueError(f"{shard['file']} is not in it")
+            size = path.stat().st_size
+            if size != shard["bytes"]:
+                raise ValueError(f"{path.name} has {size} bytes, not {shard['bytes']}")
+        self.starts = [0]
+        self.origins: list[Origin] = []
+        before = None
+        for shard in shards:
+            first, end, source = self.starts[-1], self.starts[-1] + shard["rows"], shard["source"]
+            self.starts.append(end)
+            if source == before:
+                first = self.origins.pop().first
+            self.origins.append(Origin(first, end, weights[source]))
+            before = source
+        self._open: dict[int, list[_Rows]] = {}
 
     def __len__(self) -> int:
-        return len(self.src_lengths)
+        return self.starts[-1]
 
     def __getitem__(self, index: int) -> tuple[Ids, Ids]:
         """Return the source's and the target's ids of a pair, without BEGIN and END."""
-        batch, row = divmod(index, ROWS)
-        return self._src[batch][row], self._tgt[batch][row]
+        rows, row = self._find(index)
+        return rows.src[row], rows.tgt[row]
+
+    def text(self, index: int) -> tuple[str, str]:
+        """Return the texts of a pair, as the tokenizers saw them."""
+        rows, row = self._find(index)
+        return rows.batch["src_text"][row].as_py(), rows.batch["tgt_text"][row].as_py()
+
+    def lengths(self, first: int, end: int) -> tuple[Ids, Ids]:
+        """Return the numbers of source and target pieces of the pairs `first` to `end` - 1."""
+        src, tgt = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        while first < end:
+            rows, row = self._find(first)
+            last = min(row + end - first, len(rows.src))
+            src.append(rows.src.lengths(row, last))
+            tgt.append(rows.tgt.lengths(row, last))
+            first += last - row
+        return np.concatenate(src), np.concatenate(tgt)
+
+    def close(self) -> None:
+        """Let go of the files, so that what was read of them is no longer in memory."""
+        self._open.clear()
+
+    def _find(self, index: int) -> tuple["_Rows", int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        shard = bisect_right(self.starts, index) - 1
+        if shard not in self._open:
+            self._open[shard] = _opened(self.paths[shard])
+        batch, row = divmod(index - self.starts[shard], ROWS)
+        return self._open[shard][batch], row
+
+
+def _opened(path: Path) -> list["_Rows"]:
+    try:
+        file = pa.ipc.open_file(pa.memory_map(str(path)))
+        return [_Rows(file.get_batch(i)) for i in range(file.num_record_batches)]
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise TransduceError(f"cannot read {path}: {error}; prepare the corpus anew") from None
+
+
+class _Rows:
+    """One record batch: zero-copy access to its rows."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.src = _ListColumn(batch.column("src"))
+        self.tgt = _ListColumn(batch.column("tgt"))
 
 
 class _ListColumn:
-    """Zero-copy access to the rows of an Arrow list column."""
-
     def __init__(self, column: Any) -> None:
         self.offsets = column.offsets.to_numpy()
         self.values = column.values.to_numpy()
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Ids:
         ids: Ids = self.values[self.offsets[row] : self.offsets[row + 1]]
         return ids
 
-
-def _lengths(columns: Iterable[_ListColumn]) -> Ids:
-    parts = [np.diff(column.offsets).astype(np.int32) for column in columns]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    def lengths(self, first: int, end: int) -> Ids:
+        lengths: Ids = np.diff(self.offsets[first : end + 1]).astype(np.int32)
+        return lengths
 
 
 class Corpus:
     """A prepared corpus on disk.
 
     Raises:
-        TransduceError: if the folder is not one.
+        TransduceError: if the folder is not one, or a file in it is cut short.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -335,21 +171,89 @@ class Corpus:
             self.manifest: dict[str, Any] = json.loads(
                 (folder / MANIFEST).read_text(encoding="utf-8")
             )
-            self.train = Encoded(folder / "train.arrow")
-            self.valid = Encoded(folder / "valid.arrow")
-        except (OSError, ValueError, pa.ArrowInvalid) as error:
+            if self.manifest["format"] != FORMAT:
+                raise ValueError(f"it has format {self.manifest['format']}, expected {FORMAT}")
+            parts = {
+                name: Encoded(
+                    folder, part["shards"], [source["weight"] for source in part["inputs"]]
+                )
+                for name in ("train", "valid")
+                if (part := self.manifest.get(name, {"shards": [], "inputs": []}))
+            }
+        except KeyError as error:
+            raise TransduceError(
+                f"{folder} is not a prepared corpus: {MANIFEST} lacks {error}"
+            ) from None
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
+            RecursionError,
+            AttributeError,
+        ) as error:
             raise TransduceError(f"{folder} is not a prepared corpus: {error}") from None
+        self.train, self.valid = parts["train"], parts["valid"]
 
-    def report(self) -> list[str]:
-        """Say in a few lines what the corpus holds and what was left out."""
-        lines = []
-        for part in ("train", "valid"):
-            m = self.manifest[part]
-            dropped = Dropped(Counter(m["dropped_counts"]), m["dropped"])
-            lines.append(
-                f"{part}: {m['pairs']:,} pairs, {m['source_tokens']:,} source and "
-                f"{m['target_tokens']:,} target tokens"
-                + (f", {m['unknown_tokens']:,} unknown" if m["unknown_tokens"] else "")
-            )
-            lines += [f"{part}: {sentence}" for sentence in dropped.summary()]
-        return lines
+    def survey(self) -> Survey:
+        """Return what the training text looked like."""
+        return Survey.from_json(self.manifest["survey"])
+
+    def tokenizer(self) -> TokenizerConfig:
+        """Return the [tokenizer] table it was made with, nothing left open (sampling apart)."""
+        try:
+            return TokenizerConfig.model_validate(self.manifest["tokenizer"])
+        except (KeyError, ValueError):
+            raise TransduceError(
+                f"{self.folder / MANIFEST}: the [tokenizer] table is damaged; prepare it anew"
+            ) from None
+
+    def report(self) -> dict[str, Any]:
+        """Return the report that was made with it."""
+        try:
+            report: dict[str, Any] = json.loads((self.folder / REPORT).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise TransduceError(f"cannot read {self.folder / REPORT}: {error}") from None
+        return report
+
+
+FORMAT = 2
+
+
+def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """Write `joint.spm`, or `source.spm` and `target.spm`; byte tokenizers need no file."""
+    names = (
+        {"joint.spm": source} if source is target else {"source.spm": source, "target.spm": target}
+    )
+    for name, tokenizer in names.items():
+        if isinstance(tokenizer, SentencePieceTokenizer):
+            (folder / name).write_bytes(tokenizer.proto)
+
+
+def load_tokenizers(
+    folder: Path, tokenizer: TokenizerConfig, normalization: str
+) -> tuple[Tokenizer, Tokenizer]:
+    """Read what `save_tokenizers` wrote.
+
+    Raises:
+        TransduceError: naming the file that is missing or broken.
+    """
+
+    def load(name: str, kind: str) -> Tokenizer:
+        if kind == "byte":
+            return ByteTokenizer(tokenizer.symbols, normalization)
+        path = folder / name
+        try:
+            return SentencePieceTokenizer(path.read_bytes(), normalization)
+        except OSError as error:
+            raise TransduceError(f"cannot read {path}: {error.strerror}") from None
+        except TransduceError as error:
+            raise TransduceError(f"{path}: {error}") from None
+
+    if tokenizer.joint:
+        joint = load("joint.spm", tokenizer.kind)
+        return joint, joint
+    return (
+        load("source.spm", tokenizer.source.kind or tokenizer.kind),
+        load("target.spm", tokenizer.target.kind or tokenizer.kind),
+    )

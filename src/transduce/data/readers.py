@@ -1,94 +1,124 @@
-"""Files of any origin in, lines and pairs of text out.
+"""Files of any format in, pairs of text out.
 
-A line ends at LF; CRLF counts as one LF; nothing else ends a line. A byte-order mark at the start
-of a file is dropped. This rule is written here and nowhere else.
+Each reader yields, from front to back and in bounded memory (gettext catalogues are read whole),
+the pairs of a file and what it skips, with line numbers; texts as they stand in the file.
 """
 
-import gzip
-import sys
-import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from io import BufferedIOBase
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any
 
-from transduce.errors import TransduceError, UsageError
+from transduce.config import Paths, Reading, Source
+from transduce.data.exchange import read_mo, read_po, read_tmx, read_xliff
+from transduce.data.files import (
+    STDIN,
+    ending,
+    is_url,
+    on_disk,
+    open_bytes,
+    read_lines,
+    unreadable,
+)
+from transduce.data.text import Pair, Skipped, one_line
+from transduce.errors import TransduceError, UsageError, did_you_mean
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+Entry = Pair | Skipped
+Column = str | int
 
-
-class Pair(NamedTuple):
-    """A source and its target, and the line they stand on (from 1)."""
-
-    src: str
-    tgt: str
-    line: int
-
-
-def split_lines(raw: Iterable[bytes]) -> Iterator[bytes]:
-    """Strip line ends and the byte-order mark from raw lines as a binary file yields them."""
-    for number, line in enumerate(raw):
-        if number == 0:
-            line = line.removeprefix(BYTE_ORDER_MARK)
-        yield line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
-
-
-def read_lines(path: str | Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file (gzip where the name ends in .gz; `-` is stdin).
-
-    Raises:
-        TransduceError: if the file cannot be read, or a line (named) is not UTF-8.
-    """
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(split_lines(file), start=1):
-                try:
-                    yield line.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise TransduceError(
-                        f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
-                        "convert the file to UTF-8"
-                    ) from None
-    except (gzip.BadGzipFile, EOFError, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TransduceError(f"cannot read {path}: {reason}") from None
+FORMATS = {
+    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
+    ".pq": "parquet", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".po": "po", ".pot": "po",
+    ".mo": "mo", ".gmo": "mo",
+}  # fmt: skip
+"""What a file's ending says about it; any other file is a TSV."""
+LONGEST_FIELD = 16 << 20
+"""Characters of a field in a CSV; more is taken for a quote that is never closed."""
+DEEPEST = 50
+"""Records within records whose columns are named."""
 
 
-def _open(path: str | Path) -> BufferedIOBase:
-    if str(path) == "-":
-        return cast(BufferedIOBase, sys.stdin.buffer)
-    if str(path).endswith(".gz"):
-        return gzip.GzipFile(path, "rb")
-    return open(path, "rb")
-
-
-def read_pairs(files: str | Sequence[str]) -> Iterator[Pair]:
-    """Yield the pairs of one TSV file, or of two aligned text files.
-
-    In a TSV the first two columns count; a line without a tab has an empty target.
+def read_pairs(files: Paths | Sequence[Source], reading: Reading | None = None) -> Iterator[Pair]:
+    """Yield the pairs of some files, each side on one line.
 
     Raises:
-        TransduceError: if a file cannot be read, or the two files have not equally many lines
-            (both names and counts are in the message).
-        UsageError: for any other number of files.
+        TransduceError: if a file cannot be read or is broken; names file and line.
+        UsageError: if the files are not what `reading` says.
     """
-    names = [files] if isinstance(files, str) else list(files)
-    match names:
-        case [tsv] if tsv:
-            for number, line in enumerate(read_lines(tsv), start=1):
-                src, _, rest = line.partition("\t")
-                yield Pair(src, rest.partition("\t")[0], number)
-        case [src_file, tgt_file]:
-            yield from _read_aligned(src_file, tgt_file)
-        case _:
+    for source in sources(files, reading or Reading()):
+        for entry in entries(source):
+            if isinstance(entry, Pair):
+                yield Pair(one_line(entry.src), one_line(entry.tgt), entry.line)
+
+
+def sources(files: Paths | Sequence[Source], reading: Reading) -> list[Source]:
+    """Return where pairs come from, each with what `reading` says of all and its own format.
+
+    Raises:
+        UsageError: for none, more than two aligned files, or two that are no plain text.
+        TransduceError: if a file's ending stands in an archive that cannot be read.
+    """
+    if isinstance(files, str):
+        found = [Source(path=files)] if files else []
+    elif files and all(isinstance(file, Source) for file in files):
+        found = [file for file in files if isinstance(file, Source)]
+    else:
+        found = [Source(path=[str(file) for file in files])]
+    if not found:
+        raise UsageError("no pairs are given")
+    return [_complete(source, reading) for source in found]
+
+
+def _complete(source: Source, reading: Reading) -> Source:
+    path = source.path
+    if isinstance(path, list) and len(path) == 1:
+        path = path[0]
+    if not path or (isinstance(path, list) and len(path) != 2):
+        raise UsageError(
+            "pairs are one file (TSV, CSV, JSONL, Parquet, TMX, XLIFF, PO, MO) or two aligned text "
+            f"files{f', not {len(path)} files' if path else ''}"
+        )
+    given = reading.model_dump(exclude_none=True, include=set(Reading.model_fields))
+    given |= source.model_dump(exclude_none=True) | {"path": path}
+    if isinstance(path, list):
+        tables = (FORMATS[end] for end in map(ending, path) if end in FORMATS)
+        if given.setdefault("format", next(tables, "text")) != "text":
             raise UsageError(
-                "pairs are one TSV file (source, tab, target) or two aligned text files"
-                + (f", not {len(names)} files" if len(names) > 2 else "")
+                f"{path[0]} and {path[1]}: two files are read as aligned text, not as "
+                f"{given['format']}; several files of pairs are a list of tables in the recipe "
+                '(and lines of text in files called so need format = "text")'
             )
+    elif given.get("format") == "text":
+        raise UsageError(f"{path}: the format text needs two files, one for each side")
+    elif "format" not in given:
+        given["format"] = guess_format(path)
+    return Source.model_validate(given)
 
 
-def _read_aligned(src_file: str, tgt_file: str) -> Iterator[Pair]:
+def guess_format(path: str) -> str:
+    """Return the format that a file's ending names; a folder is a dataset of `datasets`."""
+    if path != STDIN and not is_url(path) and os.path.isdir(_dataset_part(path)[0]):
+        return "huggingface"
+    return FORMATS.get(ending(path), "tsv")
+
+
+def shown(path: Paths) -> str:
+    """Return the name of a source for messages."""
+    return path if isinstance(path, str) else " and ".join(path)
+
+
+def entries(source: Source) -> Iterator[Entry]:
+    """Yield what a source (as `sources` completes it) holds, texts as they stand there."""
+    if isinstance(source.path, list):
+        return _aligned(*source.path)
+    return _READERS[str(source.format)](source.path, source)
+
+
+def _aligned(src_file: str, tgt_file: str) -> Iterator[Pair]:
+    if src_file == tgt_file == STDIN:
+        raise UsageError("only one side can come from standard input")
     missing = object()
     sides = zip_longest(read_lines(src_file), read_lines(tgt_file), fillvalue=missing)
     for number, (src, tgt) in enumerate(sides, start=1):
@@ -102,22 +132,326 @@ def _read_aligned(src_file: str, tgt_file: str) -> Iterator[Pair]:
         yield Pair(str(src), str(tgt), number)
 
 
-def normalize(text: str, form: str) -> str:
-    """Bring text into the one form that tokenizers see, in training and in use.
+def _tsv(path: str, source: Source) -> Iterator[Pair]:
+    """Columns between tabs; quotes are text. A line that lacks a column has an empty side."""
+    columns = source.columns or [1, 2]
+    lines = enumerate(read_lines(path), start=1)
+    if source.header or any(isinstance(column, str) for column in columns):
+        _, header = next(lines, (0, ""))
+        src, tgt = _places(columns, header.split("\t"), path)
+    else:
+        src, tgt = _numbers(columns, path)
+    widest = 0
+    if (src, tgt) == (0, 1):
+        for number, line in lines:
+            left, tab, rest = line.partition("\t")
+            yield Pair(left, rest.partition("\t")[0], number)
+            widest = 2 if tab else widest or 1
+    else:
+        for number, line in lines:
+            fields = line.split("\t")
+            yield Pair(_field(fields, src), _field(fields, tgt), number)
+            widest = max(widest, len(fields))
+    if source.columns:
+        _check_width(path, src, tgt, widest)
 
-    The Unicode form (NFC, NFKC or none); no-break spaces, tabs and line breaks as spaces; NUL and
-    byte-order marks removed; ▁ (U+2581), which marks spaces inside pieces, as an underscore.
+
+def _csv(path: str, source: Source) -> Iterator[Pair]:
+    """RFC 4180: commas, fields with quotes doubled inside; the first record names the columns."""
+    columns = source.columns or ["src", "tgt"]
+    header = source.header is not False
+    if not header and any(isinstance(column, str) for column in columns):
+        raise UsageError(f"{path}: without a header, columns are numbers (data.columns = [1, 2])")
+    csv.field_size_limit(LONGEST_FIELD)
+    # A lone CR, which ends no line, would end a record for the library; it becomes a space anyway.
+    lines = (line.replace("\r", "\v") + "\n" for line in read_lines(path))
+    rows = csv.reader(lines, strict=True)
+    places = None if header else _numbers(columns, path)
+    line, widest = 1, 0
+    try:
+        for row in rows:
+            first, line = line, rows.line_num + 1
+            if not row:  # a blank line is no record
+                continue
+            if places is None:
+                places = _places(columns, row, path)
+                continue
+            yield Pair(_field(row, places[0]), _field(row, places[1]), first)
+            widest = max(widest, len(row))
+    except csv.Error as error:
+        raise TransduceError(
+            f"{path}, line {line}: broken CSV ({error}); is a quote never closed, or one inside a "
+            "field not doubled?"
+        ) from None
+    if places and not header:
+        _check_width(path, *places, widest)
+
+
+def _field(fields: Sequence[str], place: int) -> str:
+    return fields[place] if place < len(fields) else ""
+
+
+def _places(columns: Sequence[Column], names: Sequence[str], path: str) -> tuple[int, int]:
+    """Return where the columns stand in a header.
+
+    Raises:
+        UsageError: listing the columns there are.
     """
-    if form != "none":
-        text = unicodedata.normalize(form, text)  # type: ignore[arg-type]
-    return text.translate(_REPLACED)
+    places = []
+    for column in columns:
+        if isinstance(column, int) and 1 <= column <= len(names):
+            places.append(column - 1)
+        elif column in names:
+            places.append(list(names).index(str(column)))
+        else:
+            raise _no_column(column, names, path)
+    return places[0], places[1]
 
 
-_REPLACED = str.maketrans(
-    {"\u00a0": " ", "\t": " ", "\n": " ", "\r": " ", "\0": "", "\ufeff": "", "\u2581": "_"}
-)
+def _numbers(columns: Sequence[Column], path: str) -> tuple[int, int]:
+    """Return where columns stand that are given by number."""
+    src, tgt = (int(column) - 1 for column in columns)
+    if min(src, tgt) < 0:
+        raise UsageError(f"{path}: columns are counted from 1 (data.columns)")
+    return src, tgt
 
 
-def is_blank(text: str) -> bool:
-    """Say whether a line holds nothing but space."""
-    return not text or text.isspace()
+def _check_width(path: str, src: int, tgt: int, widest: int) -> None:
+    """Refuse the number of a column that no line of a file has."""
+    if widest and max(src, tgt) >= widest:
+        raise UsageError(
+            f"{path}: no line has a column {max(src, tgt) + 1}, the longest has {widest} "
+            "(data.columns)"
+        )
+
+
+def _no_column(column: Column, names: Sequence[str], where: str) -> UsageError:
+    few = [name[:50] for name in names[:20]]
+    return UsageError(
+        f"{where}: no column {column!r}{did_you_mean(str(column), names[:1000])} (its columns are: "
+        f"{', '.join(few)}{', ...' if len(names) > len(few) else ''}); choose with data.columns, "
+        f"e.g. data.columns = {json.dumps(few[:2] or ['src', 'tgt'], ensure_ascii=False)}"
+    )
+
+
+def _jsonl(path: str, source: Source) -> Iterator[Pair]:
+    """One JSON object a line; blank lines are passed over."""
+    columns = source.columns or ["src", "tgt"]
+    first = True
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line or line.isspace():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TransduceError(f"{where}: not JSON ({error})") from None
+        if not isinstance(record, dict):
+            raise TransduceError(f"{where}: not a JSON object such as {{"
+                                 '"src": "...", "tgt": "..."}')  # fmt: skip
+        src, tgt = (_value(record, column, where, first) for column in columns)
+        yield Pair(src, tgt, number)
+        first = False
+
+
+def _value(record: Mapping[str, Any], column: Column, where: str, strict: bool) -> str:
+    """Return the text of a column; a missing one is refused if `strict`, else empty.
+
+    Raises:
+        UsageError: listing the columns there are.
+        TransduceError: if the value is no text.
+    """
+    keys = _keys(record, column)
+    if not keys and strict:
+        raise _no_column(column, leaves(record), where)
+    value: Any = record if keys else None
+    for key in keys:
+        value = value[key]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        if isinstance(value, dict | list):  # it may be deeper than anything can be that is shown
+            held = "a record" if isinstance(value, dict) else "a list"
+        else:
+            held = json.dumps(value, default=str)[:60]
+        raise TransduceError(f"{where}: column {column!r} holds {held}, which is no text")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise TransduceError(
+                f"{where}: column {column!r} holds half a surrogate pair, which is no character"
+            ) from None
+    return value
+
+
+def _keys(record: Mapping[str, Any], column: Column) -> list[str]:
+    """Return the keys that lead to a column of a record; none if it has no such column."""
+    if isinstance(column, int):
+        return list(record)[column - 1 : column] if column > 0 else []
+    if column in record:
+        return [column]
+    keys = column.split(".")
+    inner: Any = record
+    for key in keys:
+        if not isinstance(inner, Mapping) or key not in inner:
+            return []
+        inner = inner[key]
+    return keys
+
+
+def leaves(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[str]:
+    """Return the names of a record's columns, those inside records with dots."""
+    names = []
+    for name, value in record.items():
+        if isinstance(value, Mapping) and value and depth < DEEPEST:
+            names += leaves(value, f"{prefix}{name}.", depth + 1)
+        else:
+            names.append(prefix + name)
+    return names
+
+
+def _parquet(path: str, source: Source) -> Iterator[Pair]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with on_disk(path) as local:
+        try:
+            with pq.ParquetFile(local, buffer_size=1 << 20, pre_buffer=False) as file:
+                columns, wanted = _in_schema(source, file.schema_arrow, path)
+                batches = file.iter_batches(1000, columns=wanted, use_threads=False)
+                yield from _records(_rows(batches, path), columns, path)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise TransduceError(f"cannot read {path}: broken Parquet ({reason})") from None
+
+
+def _rows(batches: Iterable[Any], path: str) -> Iterator[Mapping[str, Any]]:
+    before = 0
+    for batch in batches:
+        try:
+            yield from batch.to_pylist()
+        except UnicodeDecodeError:
+            number = next(i for i in range(batch.num_rows) if not _decodes(batch.slice(i, 1)))
+            raise TransduceError(f"{path}, row {before + number + 1}: not UTF-8") from None
+        before += batch.num_rows
+
+
+def _decodes(batch: Any) -> bool:
+    try:
+        batch.to_pylist()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _in_schema(source: Source, schema: Any, path: str) -> tuple[list[str], list[str]]:
+    """Return the columns asked for by name, and the outermost columns that hold them.
+
+    Raises:
+        UsageError: listing the columns there are.
+    """
+    record = _as_record(schema)
+    columns, outermost = [], []
+    for column in source.columns or ["src", "tgt"]:
+        keys = _keys(record, column)
+        if not keys:
+            raise _no_column(column, leaves(record), path)
+        columns.append(keys[0] if isinstance(column, int) else column)
+        outermost.append(keys[0])
+    return columns, list(dict.fromkeys(outermost))
+
+
+def _as_record(fields: Iterable[Any]) -> dict[str, Any]:
+    """Return a schema (or the type of a struct) in the form of its records."""
+    import pyarrow as pa
+
+    return {
+        field.name: _as_record(field.type) if pa.types.is_struct(field.type) else None
+        for field in fields
+    }
+
+
+def _records(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], path: str, strict: bool = False
+) -> Iterator[Pair]:
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}, row {number}"
+        src, tgt = (_value(row, column, where, strict and number == 1) for column in columns)
+        yield Pair(src, tgt, number)
+
+
+def _huggingface(path: str, source: Source) -> Iterator[Pair]:
+    """A dataset saved in a folder, or one of the hub; `name#split` chooses a part of it."""
+    try:
+        import datasets
+    except ImportError:
+        raise TransduceError(
+            f"{path}: the library for these is missing: pip install 'transduce[datasets]'"
+        ) from None
+    name, split = _dataset_part(path)
+    parts: Mapping[str, Any]
+    try:
+        if os.path.isdir(name):
+            loaded = datasets.load_from_disk(name)
+            alone = str(getattr(loaded, "split", None) or "train")
+            parts = loaded if isinstance(loaded, Mapping) else {alone: loaded}
+        else:
+            split = split or "train"
+            parts = {split: datasets.load_dataset(name, split=split, streaming=True)}
+    except Exception as error:  # the library raises whatever its parts raise
+        raise unreadable(path, error) from None
+    if not split and len(parts) == 1:
+        (split,) = parts
+    if split not in parts:
+        raise UsageError(
+            f"{path}: say which part, e.g. {name}#{next(iter(parts), 'train')} (there are: "
+            f"{', '.join(parts) or 'none'})"
+        )
+    # As it was saved, a dataset may give arrays for rows, and open the files that rows name.
+    dataset = parts[split].with_format(None)
+    columns: Sequence[Column] = source.columns or ["src", "tgt"]
+    known = dataset.features is not None
+    if known:
+        columns, wanted = _in_schema(source, dataset.features.arrow_schema, path)
+        dataset = dataset.select_columns(wanted)
+    yield from _records(_loaded(dataset, path), columns, path, strict=not known)
+
+
+def _loaded(dataset: Iterable[Mapping[str, Any]], path: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        yield from dataset
+    except Exception as error:
+        raise unreadable(path, error) from None
+
+
+def _dataset_part(path: str) -> tuple[str, str]:
+    """Return name and part of `name#part`; a folder may have such a name itself."""
+    name, mark, part = path.rpartition("#")
+    return (name, part) if mark and not os.path.isdir(path) else (path, "")
+
+
+def _tmx(path: str, source: Source) -> Iterator[Entry]:
+    with open_bytes(path) as file:
+        yield from read_tmx(file, path, source.languages)
+
+
+def _xliff(path: str, source: Source) -> Iterator[Entry]:
+    with open_bytes(path) as file:
+        yield from read_xliff(file, path, source.languages)
+
+
+def _po(path: str, source: Source) -> Iterator[Entry]:
+    with on_disk(path) as local:
+        yield from read_po(local, path)
+
+
+def _mo(path: str, source: Source) -> Iterator[Entry]:
+    with on_disk(path) as local:
+        yield from read_mo(local, path)
+
+
+_READERS: dict[str, Callable[[str, Source], Iterator[Entry]]] = {
+    "tsv": _tsv, "csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "huggingface": _huggingface,
+    "tmx": _tmx, "xliff": _xliff, "po": _po, "mo": _mo,
+}  # fmt: skip

@@ -1,26 +1,138 @@
-"""Text to ids and back, with sentencepiece; normalisation is ours (`readers.normalize`).
+"""Text to ids and back: pieces learnt with sentencepiece, or the bytes of the text.
 
-Every vocabulary begins with PAD, UNK, BEGIN, END. Tokenizers never see tensors.
+Every vocabulary begins with PAD, UNK, BEGIN, END. Symbols are cut out of a text before anything
+else looks at it, so they stay whole whatever surrounds them. Tokenizers never see tensors.
 """
 
 import io
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from transduce.config import BOS, EOS, PAD, UNK
-from transduce.data.readers import normalize
+from transduce.data.sampling import Dropout, Segmentations
+from transduce.data.text import normalize
 from transduce.errors import TransduceError, UsageError
 
+Ids = npt.NDArray[np.int32]
 SPACE = "▁"
-MAX_TRAINING_LINES = 1_000_000
+RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
+TRAINING_LINES = 500_000
+TRAINING_BYTES = 25_000_000
+"""What a vocabulary is learnt from at most, in lines and in UTF-8: memory stays below 1.2 GB.
+
+Unigram takes 20 bytes for each of the text (500,000 lines of 60 characters: 0.75 GB); bpe hardly
+any where words are few, but 120 for each character of text without spaces (25 MB of Chinese: 1.1
+GB)."""
+
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+_SKIPPED = "▅"  # sentencepiece's own sign in training: it skips lines that have it
+_THREADS = 8  # sums depend on it, so it is the same everywhere
+_NEVER = "(?!)"  # a pattern that matches nothing
 
 
 class Tokenizer:
     """Pieces of one side's text, or of both sides'.
+
+    `encode` takes any text; `encode_all` and `sample` take what `normalize` has made of it.
+
+    Args:
+        pieces: the vocabulary as `pieces` shows it, reserved ids included.
+        spelled: the values of the ids that stand for bytes.
+        symbols: the ids of the pieces that are never split.
+        normalization: the Unicode form that text is brought into first.
+    """
+
+    _start = ""
+    """What is put before a text, and taken away again."""
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        spelled: Mapping[int, int],
+        symbols: Mapping[str, int],
+        normalization: str,
+    ) -> None:
+        self.normalization = normalization
+        self._pieces = pieces
+        self._spelled = spelled
+        self._symbols = {symbol: np.array([id_], dtype=np.int32) for symbol, id_ in symbols.items()}
+        self._cut = _cutting(symbols)
+
+    def __len__(self) -> int:
+        """Return the size of the vocabulary, reserved ids included."""
+        return len(self._pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of the text's pieces, without BEGIN and END."""
+        ids: list[int] = self.encode_all([normalize(text, self.normalization)])[0].tolist()
+        return ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the ids of many normalised texts, in one thread."""
+        return self._around_symbols(texts, self._encode)
+
+    def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[Ids]:
+        """Cut normalised texts in other ways too, drawn from the seed.
+
+        Subwords have other ways: BPE-dropout at that rate, or unigram's segmentations with
+        probabilities to the power of `rate`. Other kinds, and rate 0, give what `encode_all` does.
+        """
+        return self.encode_all(texts)
+
+    def decode(self, ids: Iterable[int] | Ids) -> str:
+        """Return the text of ids; reserved ids and broken byte sequences leave no trace."""
+        text: list[str] = []
+        spelled = bytearray()  # byte pieces spell a character together
+        for id_ in ids:
+            if id_ <= EOS:
+                continue
+            if id_ in self._spelled:
+                spelled.append(self._spelled[id_])
+                continue
+            text.append(spelled.decode("utf-8", errors="ignore"))
+            spelled.clear()
+            text.append(self._pieces[id_].replace(SPACE, " "))
+        text.append(spelled.decode("utf-8", errors="ignore"))
+        return "".join(text).removeprefix(self._start)
+
+    def pieces(self, ids: Iterable[int] | Ids) -> list[str]:
+        """Return the pieces as the vocabulary spells them (▁ for a space, reserved ids too)."""
+        return [self._pieces[id_] for id_ in ids]
+
+    def _encode(self, texts: list[str]) -> list[Ids]:
+        """Return the ids of texts, or parts of texts, without symbols."""
+        raise NotImplementedError
+
+    def _around_symbols(
+        self, texts: Sequence[str], encode: Callable[[list[str]], list[Ids]]
+    ) -> list[Ids]:
+        """Encode what lies between the symbols, and put it together with their ids."""
+        started = [self._start + text if text else "" for text in texts]
+        if not self._symbols:
+            return encode(started)
+        split = [self._cut.split(text) for text in started]  # every other part is a symbol
+        between = iter(encode([part for parts in split for part in parts[::2]]))
+        return [
+            next(between)
+            if len(parts) == 1
+            else np.concatenate(
+                [self._symbols[part] if i % 2 else next(between) for i, part in enumerate(parts)]
+            )
+            for parts in split
+        ]
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Subwords, characters or words that were learnt.
 
     Args:
         proto: a trained sentencepiece model.
@@ -30,126 +142,244 @@ class Tokenizer:
         TransduceError: if `proto` is no sentencepiece model with our reserved ids.
     """
 
+    _start = " "  # the first word looks like all others
+
     def __init__(self, proto: bytes, normalization: str) -> None:
         self.proto = proto
-        self.normalization = normalization
         self._spm: Any = sentencepiece.SentencePieceProcessor()
         try:
-            self._spm.LoadFromSerializedProto(proto)
-        except RuntimeError:
+            model = ModelProto.FromString(proto)
+            model.normalizer_spec.add_dummy_prefix = False  # it would stand after symbols, too
+            self._spm.LoadFromSerializedProto(model.SerializeToString())
+        except (DecodeError, RuntimeError):
             raise TransduceError("not a sentencepiece model") from None
         reserved = (self._spm.pad_id(), self._spm.unk_id(), self._spm.bos_id(), self._spm.eos_id())
         if reserved != (PAD, UNK, BOS, EOS):
             raise TransduceError(
                 f"the tokenizer's reserved ids are {reserved}, expected {(PAD, UNK, BOS, EOS)}"
             )
+        spelled: dict[int, int] = {}
+        symbols: dict[str, int] = {}
+        scores: dict[str, float] = {}
+        self._learnt: dict[str, int] = {}
+        for id_, entry in enumerate(model.pieces):
+            piece = entry.piece.replace(SPACE, " ")
+            if entry.type == entry.BYTE:
+                spelled[id_] = int(piece[3:5], 16)
+            elif entry.type == entry.USER_DEFINED:
+                symbols[piece] = id_
+            elif entry.type == entry.NORMAL:
+                scores[piece] = entry.score
+                self._learnt[piece] = id_
+        super().__init__([entry.piece for entry in model.pieces], spelled, symbols, normalization)
+        self._id_of_byte = {byte: id_ for id_, byte in spelled.items()}
+        self._sampler: Dropout | Segmentations | None = None
+        if model.trainer_spec.model_type == model.trainer_spec.BPE:
+            self._sampler = Dropout(scores, self._spell)
+        elif model.trainer_spec.model_type == model.trainer_spec.UNIGRAM:
+            self._sampler = Segmentations(scores, self._spell)
 
-    def __len__(self) -> int:
-        """Return the size of the vocabulary, reserved ids included."""
-        return int(self._spm.get_piece_size())
+    def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[Ids]:
+        """See `Tokenizer.sample`."""
+        if not self._sampler or not rate:
+            return self.encode_all(texts)
+        draw = self._sampler.draw
+        return self._around_symbols(
+            texts, lambda parts: [np.array(ids, dtype=np.int32) for ids in draw(parts, rate, seed)]
+        )
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of the text's pieces, without BEGIN and END."""
-        return list(self._spm.encode(normalize(text, self.normalization)))
+    def _encode(self, texts: list[str]) -> list[Ids]:
+        return list(self._spm.encode(texts, return_type="numpy", num_threads=1))
 
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` for many texts at once, in several threads."""
-        return list(self._spm.encode([normalize(text, self.normalization) for text in texts]))
+    def _spell(self, pieces: Iterable[str]) -> list[int]:
+        """Return the ids of learnt pieces; characters without one in bytes, or as one unknown."""
+        ids: list[int] = []
+        for piece in pieces:
+            if (id_ := self._learnt.get(piece)) is not None:
+                ids.append(id_)
+            elif self._id_of_byte:
+                ids += [self._id_of_byte[byte] for byte in piece.encode()]
+            elif ids[-1:] != [UNK]:
+                ids.append(UNK)
+        return ids
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; reserved ids and broken byte sequences leave no trace."""
-        text: list[str] = []
-        spelled = bytearray()  # byte pieces spell a character together
-        for id_ in ids:
-            if self._spm.is_byte(id_):
-                spelled.append(int(self._spm.id_to_piece(id_)[3:5], 16))
-                continue
-            text.append(spelled.decode("utf-8", errors="ignore"))
-            spelled.clear()
-            if id_ > EOS:
-                text.append(self._spm.id_to_piece(id_).replace(SPACE, " "))
-        text.append(spelled.decode("utf-8", errors="ignore"))
-        return "".join(text).removeprefix(" ")
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the pieces as the vocabulary spells them (▁ for a space, reserved ids too)."""
-        return [self._spm.id_to_piece(id_) for id_ in ids]
+class ByteTokenizer(Tokenizer):
+    """The bytes of the UTF-8 text after the reserved ids, then the symbols; nothing is learnt.
+
+    Args:
+        symbols: pieces that are never split.
+        normalization: the Unicode form that text is brought into first.
+
+    Raises:
+        UsageError: if a symbol is impossible, see `check_symbols`.
+    """
+
+    def __init__(self, symbols: Sequence[str], normalization: str) -> None:
+        distinct = check_symbols(symbols, normalization)
+        shown = [chr(b) if 0x20 < b < 0x7F else f"<0x{b:02X}>" for b in range(256)]
+        shown[0x20] = SPACE
+        first = EOS + 1
+        super().__init__(
+            [*RESERVED, *shown, *distinct],
+            {first + b: b for b in range(256)},
+            {symbol: first + 256 + i for i, symbol in enumerate(distinct)},
+            normalization,
+        )
+
+    def _encode(self, texts: list[str]) -> list[Ids]:
+        first = EOS + 1
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + first for text in texts]
+
+
+def check_symbols(symbols: Iterable[str], normalization: str) -> list[str]:
+    """Return the symbols without repetitions.
+
+    Raises:
+        UsageError: if one could never be found in a normalised text, or is the name of a reserved
+            id or of a byte.
+    """
+    distinct = list(dict.fromkeys(symbols))
+    for symbol in distinct:
+        if not symbol:
+            what = "is empty"
+        elif any(character.isspace() for character in symbol):
+            what = "has a space in it"
+        elif symbol in RESERVED or _BYTE.fullmatch(symbol):
+            what = "is the name of another piece"
+        elif normalize(symbol, normalization) != symbol:
+            what = f"is written otherwise once text is normalised ({normalization})"
+        else:
+            continue
+        raise UsageError(f"tokenizer.symbols: {symbol!r} {what}; choose another one")
+    return distinct
 
 
 def train_tokenizer(
-    texts: Iterable[str], kind: str, vocabulary: int, byte_fallback: bool, name: str
-) -> bytes:
-    """Learn a vocabulary from normalised texts.
+    texts: Iterable[str],
+    kind: str,
+    vocabulary: int,
+    *,
+    normalization: str,
+    name: str = "vocabulary",
+    byte_fallback: bool = True,
+    character_coverage: float | None = None,
+    symbols: Sequence[str] = (),
+) -> Tokenizer:
+    """Learn a vocabulary from normalised texts; the same texts give the same vocabulary.
 
-    Where the data has fewer pieces than asked for, the vocabulary is as large as it can be.
+    Where the data has fewer pieces than asked for, the vocabulary is as large as it can be. Of
+    more words than it holds, the most frequent are kept.
 
     Args:
-        texts: the lines to learn from; they are gone through once (twice if `vocabulary` is more
-            than they offer) and must therefore be a fresh iterable each time it is iterated.
-        kind: bpe, unigram, char or word.
+        texts: the lines to learn from, see TRAINING_LINES. They are gone through twice and
+            must therefore be a fresh iterable each time it is iterated.
+        kind: bpe, unigram, char, word or byte.
         vocabulary: number of pieces, reserved ones included.
-        byte_fallback: whether to spell unknown characters as bytes (bpe, unigram).
+        normalization: the Unicode form of the texts.
         name: what to call the vocabulary in messages.
-
-    Returns:
-        The serialized sentencepiece model.
+        byte_fallback: whether to spell unknown characters as bytes (bpe, unigram, char).
+        character_coverage: share of the text's characters that get a piece of their own; unless
+            given 0.9995 with byte pieces and 1 without.
+        symbols: pieces that are never split and never learnt.
 
     Raises:
-        UsageError: if the vocabulary cannot hold the alphabet; says what the smallest is.
+        UsageError: if a symbol is impossible, or if the vocabulary cannot hold the alphabet; says
+            what the smallest is.
+        TransduceError: if nothing can be learnt from the texts.
     """
-    byte_fallback = byte_fallback and kind in ("bpe", "unigram")
-
-    def learn(size: int) -> bytes:
-        proto = io.BytesIO()
-        sentencepiece.set_random_generator_seed(1)
+    if kind == "byte":
+        return ByteTokenizer(symbols, normalization)
+    symbols = check_symbols(symbols, normalization)
+    spelled = byte_fallback and kind != "word"
+    if kind == "word":
+        needed = EOS + 1 + 2 * len(symbols) + 1  # each symbol with and without a space before it
+        lines = _lines(texts, _cutting([*symbols, *(f" {symbol}" for symbol in symbols)]))
+    else:
+        cut = _cutting(symbols)
+        if character_coverage is None:
+            character_coverage = 0.9995 if spelled else 1.0
+        alphabet = _alphabet(_lines(texts, cut), character_coverage)
+        needed = EOS + 1 + len(symbols) + 256 * spelled + len(alphabet)
+        lines = _lines(texts, cut, f"[^{re.escape(alphabet)}]")
+    if vocabulary < needed:
+        raise UsageError(
+            f"{name}: a vocabulary of {vocabulary} pieces cannot hold the text's characters; "
+            f"it needs at least {needed} (tokenizer.vocabulary)"
+        )
+    proto = io.BytesIO()
+    try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            sentence_iterator=lines,
             model_writer=proto,
             model_type=kind,
-            vocab_size=size,
-            byte_fallback=byte_fallback,
-            character_coverage=0.9995 if byte_fallback else 1.0,
-            use_all_vocab=kind == "char",
-            hard_vocab_limit=kind in ("bpe", "word"),
+            vocab_size=vocabulary,
+            byte_fallback=spelled,
+            user_defined_symbols=symbols,
+            character_coverage=1.0,
+            hard_vocab_limit=False,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            max_sentence_length=1_000_000,
-            input_sentence_size=MAX_TRAINING_LINES,
-            shuffle_input_sentence=True,
+            add_dummy_prefix=False,
+            max_sentence_length=2**30,
+            num_threads=_THREADS,
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
             minloglevel=2,
         )
-        return without_stray_marks(proto.getvalue())
-
-    try:
-        return learn(vocabulary)
     except RuntimeError as error:
-        message = str(error)
-    if largest := re.search(r"set it to a value <= (\d+)", message):
-        return learn(int(largest[1]))
-    if required := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        raise UsageError(
-            f"{name}: a vocabulary of {vocabulary} pieces cannot hold the text's characters; "
-            f"it needs at least {required[1]} (tokenizer.vocabulary)"
-        )
-    raise TransduceError(f"{name}: no vocabulary can be learnt from this text: {message}")
+        raise TransduceError(
+            f"{name}: no vocabulary can be learnt from this text: {error}"
+        ) from None
+    return SentencePieceTokenizer(without_stray_marks(proto.getvalue()), normalization)
+
+
+def _cutting(symbols: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that finds symbols, of those that begin alike the longest."""
+    longest_first = sorted(symbols, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or _NEVER})")
+
+
+def _lines(texts: Iterable[str], symbols: re.Pattern[str], unlearnt: str = _NEVER) -> Iterator[str]:
+    """Yield what lies between the symbols, as a tokenizer sees it, and the unlearnt characters."""
+    others = re.compile(unlearnt)
+    for text in texts:
+        for part in symbols.split(" " + text)[::2]:
+            yield from filter(None, others.split(part))
+
+
+def _alphabet(lines: Iterable[str], coverage: float) -> str:
+    """Return the most frequent characters that make up such a share of the text; always a space.
+
+    Not left to sentencepiece, which knows no share below 0.98 and leaves out the space of text
+    that has few.
+    """
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line)
+    alphabet, rest = {" "}, counts.total() * coverage
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if rest <= 0:
+            break
+        alphabet.add(character)
+        rest -= count
+    return "".join(sorted(alphabet - {_SKIPPED}))
 
 
 def without_stray_marks(proto: bytes) -> bytes:
-    """Drop the pieces that tie a combining mark to what follows it instead of to its letter.
+    """Drop the learnt pieces that tie a combining mark to what follows it, not to its letter.
 
     A mark alone stays a piece. Without `̇e`, `u̇e` is still reached by way of `u̇`.
     """
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto.FromString(proto)
+    model = ModelProto.FromString(proto)
     kept = [
         entry
         for entry in model.pieces
-        if len(entry.piece) == 1 or not unicodedata.combining(entry.piece[0])
+        if entry.type != entry.NORMAL
+        or len(entry.piece) == 1
+        or not unicodedata.combining(entry.piece[0])
     ]
     if len(kept) == len(model.pieces):
         return proto

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from transduce.config import EOS, DecodingConfig
-from transduce.data.readers import is_blank
+from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.engines import TorchEngine
 from transduce.decoding.search import Hypothesis, Penalty, beam_search

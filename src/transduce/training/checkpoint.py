@@ -41,8 +41,10 @@ class Progress:
     """Updates done."""
     epoch: int = 0
     """The current epoch, from 0."""
-    position: int = 0
-    """Batches of the current epoch already used."""
+    window: int = 0
+    """Windows of the current epoch already gone through (`data.batches`)."""
+    batch: int = 0
+    """Batches of the window after them already used."""
     seconds: float = 0.0
     """Time spent training, validation included."""
     best_score: float | None = None

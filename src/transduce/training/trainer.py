@@ -13,10 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 
-from transduce.config import PAD, TrainingConfig
-from transduce.data.batches import Batch, batches, collate
+from transduce.config import PAD, DataConfig, TrainingConfig
+from transduce.data.batches import Batch, Epochs, Place, Sample, collate, divide
 from transduce.data.corpus import Corpus, Encoded
 from transduce.errors import TransduceError
 from transduce.model import Transformer
@@ -41,6 +42,8 @@ class Trainer:
         validate: really translates with the model; gives scores by name.
         is_better: says whether a score of the first metric beats another.
         on_best: called with the model whenever the validation score is the best so far.
+        data: the [data] table: shares of the origins, and how long a validation pair may be.
+        sample: cuts training pairs into other pieces in each epoch, if that is wanted.
     """
 
     def __init__(
@@ -52,10 +55,16 @@ class Trainer:
         validate: Validate,
         is_better: Callable[[float, float | None], bool],
         on_best: Callable[[Transformer], None],
+        data: DataConfig | None = None,
+        sample: Sample | None = None,
     ) -> None:
         self.model = model
-        self.corpus = corpus
+        self.valid = corpus.valid
         self.config = config
+        data = data or DataConfig()
+        tokens = max(1, config.tokens // config.accumulation)
+        self.epochs = Epochs(corpus.train, tokens, config.seed, data.temperature, sample)
+        self.max_length = data.max_length
         self.run = run
         self.validate = validate
         self.is_better = is_better
@@ -87,11 +96,11 @@ class Trainer:
         since = Since()
         with Display(config.steps, progress.step) as display, stop_signals() as stop:
             while progress.step < config.steps:
-                for group in self.updates_of_epoch():
+                for group, after in self.updates_of_epoch():
                     update = self.update(group)
                     since.add(update)
                     progress.step += 1
-                    progress.position += len(group)
+                    progress.window, progress.batch = after
                     progress.seconds = time.monotonic() - started
                     last = progress.step == config.steps
                     if progress.step % config.log_every == 0 or last:
@@ -112,24 +121,14 @@ class Trainer:
                     if outcome:
                         return outcome
                 progress.epoch += 1
-                progress.position = 0
+                progress.window = progress.batch = 0
         return "finished"
 
-    def updates_of_epoch(self) -> Iterator[list[Batch]]:
-        """Yield what is left of the current epoch: the micro-batches of each update."""
-        config, train = self.config, self.corpus.train
-        divided = batches(
-            train.src_lengths,
-            train.tgt_lengths,
-            max(1, config.tokens // config.accumulation),
-            config.seed,
-            self.progress.epoch,
-        )
-        for first in range(self.progress.position, len(divided), config.accumulation):
-            yield [
-                collate([train[int(i)] for i in indices])
-                for indices in divided[first : first + config.accumulation]
-            ]
+    def updates_of_epoch(self) -> Iterator[tuple[list[Batch], Place]]:
+        """Yield the micro-batches of each update left of this epoch, and the place after it."""
+        start = Place(self.progress.window, self.progress.batch)
+        for group in self.epochs.groups(self.progress.epoch, start, self.config.accumulation):
+            yield [collate(pairs) for pairs in group.batches], group.after
 
     def update(self, group: Sequence[Batch]) -> "Update":
         """One update: the gradients of all micro-batches, divided once by their real tokens.
@@ -170,7 +169,7 @@ class Trainer:
         """Validate, keep the model if it is the best so far, and say whether to stop."""
         progress, config = self.progress, self.config
         self.model.eval()
-        loss = self.validation_loss(self.corpus.valid)
+        loss = self.validation_loss(self.valid)
         scores = self.validate(self.model)
         self.log(
             {
@@ -209,11 +208,21 @@ class Trainer:
 
     @torch.inference_mode()
     def validation_loss(self, pairs: Encoded) -> float:
-        """Return the plain loss per target token over all validation pairs."""
+        """Return the plain loss per target token over all validation pairs of usual length.
+
+        Raises:
+            TransduceError: if there is none.
+        """
         total = tokens = 0.0
-        lengths = pairs.src_lengths, pairs.tgt_lengths
-        for indices in batches(*lengths, max(4096, self.config.tokens), seed=0, epoch=0):
-            batch = collate([pairs[int(i)] for i in indices]).to(self.device)
+        src, tgt = pairs.lengths(0, len(pairs))
+        usual = np.flatnonzero(np.maximum(src, tgt) <= self.max_length)
+        if not len(usual):
+            raise TransduceError(
+                f"no validation pair has at most {self.max_length} pieces (data.max_length)"
+            )
+        budget = max(4096, self.config.tokens)
+        for places in divide(src[usual], tgt[usual], budget, np.random.default_rng(0)):
+            batch = collate([pairs[int(usual[i])] for i in places]).to(self.device)
             with self.precision():
                 logits = self.model(batch.src, batch.tgt_in)
             loss = label_smoothed(logits, batch.tgt_out, eps_ls=0.0)
