@@ -221,6 +221,7 @@ def test_entities_in_two_of_ten_lines() -> None:
         ("&#150;", "–"),
         ("&eacute;t&eacute;", "été"),
         ("&notin;", "∉"),
+        ("R&amp;D &notable;", "R&D &notable;"),
         ("x &#0; y", "x &#0; y"),
         ("x &#xD800; y", "x &#xD800; y"),
     ],
@@ -507,7 +508,7 @@ def test_scripts_of_single_words_and_tags() -> None:
     for unknown in ("", "xx", "german", "SQL", "en2", "x" * 50, "art-lojban", "zxx", "und"):
         assert not of(unknown, "12 34") and not of(unknown, "hello")
     assert foreign_letters("german") is None
-    assert not of("ja", "ー・々〆ヶ") and not of("en", "ª º µ ʻokina ˈa")
+    assert not of("ru", "5 µ") and not of("ja", "ー・々〆ヶ") and not of("en", "ª º µ ʻokina ˈa")
 
 
 def test_no_languages_no_script() -> None:

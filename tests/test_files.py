@@ -165,7 +165,7 @@ def test_zip_archives(write: Write, method: int) -> None:
     one = write("one.zip", zipped({"in/a.txt": TEXT}, method))
     hidden = write(
         "hidden.zip",
-        zipped({"_about.txt": b"x", "__MACOSX/._a.txt": b"y", ".z": b"z", "a.txt": TEXT}, method),
+        zipped({"_about.txt": b"x", "__MACOSX/a.txt": b"y", "in/._z": b"z", "a.txt": TEXT}, method),
     )
     for path in (str(one), f"{one}/", f"{one}/in/a.txt", str(hidden), f"{hidden}/a.txt"):
         assert len(list(read_lines(path))) == 5000

@@ -377,7 +377,7 @@ def test_records_of_several_lines(write: Write) -> None:
     path = write(
         "p.csv",
         '\n\n"src",other,tgt\n"a ""x"", y\nz",1,A\r\n\r\n"\r\n\r\n",,"B\rC"\nshort\nd,2,D,more\n'
-        '" e",3," "',
+        '" e",3," "\nf\rg,4,G\r\r\n',
     )
     assert list(read_pairs(str(path))) == [
         ('a "x", y z', "A", 4),
@@ -385,6 +385,7 @@ def test_records_of_several_lines(write: Write) -> None:
         ("short", "", 10),
         ("d", "D", 11),
         (" e", " ", 12),
+        ("f g", "G ", 13),
     ]
 
 

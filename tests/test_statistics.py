@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transduce.data import statistics
@@ -99,6 +99,8 @@ def test_what_is_shown() -> None:
 # --- distributions -------------------------------------------------------------------------------
 
 
+@example([5] * 200 + [1000])
+@example(list(range(24)) * 20 + [24])
 @given(st.lists(st.integers(0, 10**6) | st.integers(0, 40), min_size=1, max_size=200))
 def test_a_histogram(lengths: list[int]) -> None:
     shown = distribution(Counter(lengths))

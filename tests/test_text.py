@@ -49,6 +49,8 @@ def test_what_is_replaced(form: str) -> None:
     assert normalize("a\u00a0b\tc\x00d\ufeffe\u2581f\x7f\x9f", form) == "a b cde_f"
     assert normalize("a \r\n\u2028\tb\u0085\u0085c", form) == "a  b c"
     assert normalize("plain text", form) == "plain text"
+    for alone, instead in {"\u2581": "_", "\ufeff": "", "\u00a0": " ", "\0": "", "\t": " "}.items():
+        assert normalize(f"a{alone}b", form) == f"a{instead}b"
     assert normalize("", form) == ""
 
 

@@ -391,8 +391,8 @@ def evaluate(
         test: the test pairs.
         metrics: names joined by commas: bleu, chrf, ter, wer, per, exact, word_edits.
         json: a file to write the scores to, with all settings.
-        set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data], e.g.
-            --set 'data.columns=["en", "de"]'; may be repeated.
+        set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data],
+            e.g. --set 'data.columns=["en", "de"]'; may be repeated.
     """
     import json as json_format
 
