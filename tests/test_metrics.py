@@ -37,8 +37,16 @@ def test_corpus_bleu_is_not_the_mean_of_sentences() -> None:
 def test_tokenization_is_in_the_signature() -> None:
     score = evaluate(TOKENIZED, [[t] for t in TOKENIZED], ["bleu"], "none")["bleu"]
     assert "tok:none" in score.signature
-    with pytest.raises(UsageError, match="bleu_tokenize"):
-        evaluate(["a"], [["a"]], ["bleu"], "nonsense")
+    with pytest.raises(UsageError, match="bleu_tokenize = 'jamecab'.*did you mean 'ja-mecab'"):
+        evaluate(["a"], [["a"]], ["bleu"], "jamecab")
+
+
+def test_a_missing_dictionary_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(UsageError, match=r"transduce\[japanese\]"):
+        evaluate(["a"], [["a"]], ["bleu"], "ja-mecab")
 
 
 def test_several_references_per_item() -> None:

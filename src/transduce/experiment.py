@@ -28,7 +28,7 @@ from transduce.data.text import normalize
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.translator import Translator, pick_device, translator_of
 from transduce.errors import TransduceError, UsageError
-from transduce.evaluation.metrics import Score, by_source, evaluate, is_better
+from transduce.evaluation.metrics import Score, bleu_scorer, by_source, evaluate, is_better
 from transduce.model import Transformer
 from transduce.model_folder import (
     CHECKPOINTS,
@@ -121,6 +121,9 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     for part in ("train", "valid"):
         if not data.get(part):
             raise UsageError(f"no {part} pairs: give --{part} FILE, or data.{part} in the recipe")
+    asked = user.get("evaluation", {}).get("bleu_tokenize")
+    if asked is not None:
+        bleu_scorer(asked)  # now, not in the first validation
     folder = Path(data.get("corpus") or run / CORPUS)
     corpus = prepare_corpus(user, folder, say)
     from_text = choices.from_text(corpus.survey(), user)

@@ -7,10 +7,14 @@ but the one that the signature names.
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rapidfuzz.distance import Levenshtein
 
-from transduce.errors import TransduceError, UsageError
+from transduce.errors import TransduceError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
 
 References = Sequence[Sequence[str]]
 """For each item its references, at least one."""
@@ -83,21 +87,41 @@ def evaluate(
     }
 
 
+def bleu_scorer(tokenize: str) -> "BLEU":
+    """Return sacrebleu's BLEU with one of its tokenizations.
+
+    Raises:
+        UsageError: if there is none of that name, or its dictionary is not installed.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    names = [name for name in BLEU.TOKENIZERS if name]
+    if tokenize not in names:
+        raise UsageError(
+            f"evaluation.bleu_tokenize = {tokenize!r}: there is none of that name"
+            f"{did_you_mean(tokenize, names)} (there are: {', '.join(names)})"
+        )
+    try:
+        return BLEU(tokenize=tokenize)
+    except (ImportError, RuntimeError):
+        extra = {"ja-mecab": "japanese", "ko-mecab": "korean"}.get(tokenize)
+        how = f"pip install 'transduce[{extra}]'" if extra else "see sacrebleu's documentation"
+        raise UsageError(
+            f"evaluation.bleu_tokenize = {tokenize!r} needs more than is installed: {how}"
+        ) from None
+
+
 def _sacrebleu(
     metric: str, outputs: Sequence[str], references: References, bleu_tokenize: str
 ) -> Score:
     from sacrebleu.metrics.base import Metric
-    from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
     scorer: Metric
     match metric:
         case "bleu":
-            try:
-                scorer = BLEU(tokenize=bleu_tokenize)
-            except (KeyError, ImportError, RuntimeError) as error:
-                raise UsageError(f"evaluation.bleu_tokenize = {bleu_tokenize!r}: {error}") from None
+            scorer = bleu_scorer(bleu_tokenize)
         case "chrf":
             scorer = CHRF()
         case _:
