@@ -56,7 +56,7 @@ from transduce.data.readers import entries, shown
 from transduce.data.report import advice, part_report, piece_report
 from transduce.data.statistics import Survey
 from transduce.data.text import Pair
-from transduce.data.tokenizer import TRAINING_LINES, Tokenizer, check_symbols
+from transduce.data.tokenizer import TRAINING_BYTES, TRAINING_LINES, Tokenizer, check_symbols
 from transduce.data.workers import Workers
 from transduce.errors import TransduceError
 
@@ -109,7 +109,7 @@ class Build:
         comparison = self.compare()
         survey = self.survey("train")
         tokenizer = choose(survey).model_copy(update={"symbols": self.symbols})
-        self.learn(tokenizer, survey.pairs)
+        self.learn(tokenizer, survey)
         shards = self.encode(tokenizer)
         self.finish(made_of, asked, tokenizer, comparison, shards)
 
@@ -232,7 +232,7 @@ class Build:
             first += count["clean"]
         return chunks
 
-    def learn(self, tokenizer: TokenizerConfig, pairs: int) -> None:
+    def learn(self, tokenizer: TokenizerConfig, survey: Survey) -> None:
         """Learn the tokenizers that are not there yet."""
         for side in (
             [("joint.spm", ("src", "tgt"), tokenizer, "joint vocabulary")]
@@ -246,7 +246,9 @@ class Build:
             kind = own.kind or tokenizer.kind
             if kind == "byte" or (self.work / file).exists():
                 continue
-            fraction = min(1.0, TRAINING_LINES / (pairs * len(columns)))
+            sides = [survey.source] * ("src" in columns) + [survey.target] * ("tgt" in columns)
+            lines, size = sum(side.lines for side in sides), sum(side.bytes for side in sides)
+            fraction = min(1.0, TRAINING_LINES / lines, TRAINING_BYTES / size)
             self.say(
                 f"learning the {name} ({kind})"
                 + (f" from {fraction:.1%} of the pairs" if fraction < 1 else "")

@@ -64,6 +64,7 @@ def prepare(
                 return found
         with place.locked():
             place.heal()
+        with place.locked():  # again: the folder that was locked may be the corpus now
             if request.piped:
                 request.spool()
             found, why = _look(place, request)
@@ -72,7 +73,7 @@ def prepare(
                 return found
             if why:
                 say(f"{out}: {why}; preparing it anew")
-                place.refuse_other_files()
+            place.refuse_loss()
             place.begin(request.made_of, say)
             with Workers(data.workers) as workers:
                 symbols = asked.get("tokenizer", {}).get("symbols", [])
@@ -81,6 +82,8 @@ def prepare(
                 )
                 build.run(request.made_of, asked, choose)
             place.put_in_place()
+    except BrokenPipeError:  # whoever listened to what is said has left
+        raise
     except OSError as error:
         name = f" ({error.filename})" if error.filename else ""
         raise TransduceError(f"cannot prepare {out}: {error.strerror or error}{name}") from None
@@ -158,15 +161,18 @@ class _Request:
         asked = {
             name: [absolute_paths(one) for one in found] for name, found in self.inputs.items()
         }
-        there = [
-            os.path.exists(local)
-            and (local != str(self.spooled) or os.path.getsize(local) > 0)  # nothing was piped in
-            for found in self.files.values()
+        if asked != known:
+            return False
+        if self.piped:
+            return self.spooled.stat().st_size == 0
+        files = [
+            local
+            for found in self.inputs.values()
             for source in found
             for path in paths_of(source)
             if (local := _local(source, path)) is not None
         ]
-        return asked == known and bool(there) and not any(there)
+        return bool(files) and not any(map(os.path.exists, files))
 
 
 def _local(source: Source, path: str) -> str | None:
@@ -266,8 +272,10 @@ class _Place:
     def _names(self) -> list[str]:
         return sorted(os.listdir(self.out)) if self.out.exists() else []
 
-    def refuse_other_files(self) -> None:
-        """Refuse to replace a corpus that someone keeps other files with."""
+    def refuse_loss(self) -> None:
+        """Refuse to replace the current folder, or a corpus that someone keeps other files with."""
+        if self.out.exists() and Path.cwd().is_relative_to(self.out):
+            raise UsageError(f"{self.given} is the current folder: call this from another one")
         others = [name for name in self._names() if not re.fullmatch(OWN_FILE, name)]
         if others:
             raise UsageError(
@@ -342,9 +350,9 @@ class _Place:
         """Rename a whole corpus to its place; an older one goes only when the new one is there.
 
         Raises:
-            UsageError: if someone keeps other files with the older one.
+            UsageError: if something would be lost.
         """
-        self.refuse_other_files()
+        self.refuse_loss()
         shutil.rmtree(self.part / "work", ignore_errors=True)
         for name in os.listdir(self.part):
             if not re.fullmatch(OWN_FILE, name):
