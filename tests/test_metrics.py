@@ -37,7 +37,7 @@ def test_corpus_bleu_is_not_the_mean_of_sentences() -> None:
 def test_tokenization_is_in_the_signature() -> None:
     score = evaluate(TOKENIZED, [[t] for t in TOKENIZED], ["bleu"], "none")["bleu"]
     assert "tok:none" in score.signature
-    with pytest.raises(UsageError, match="bleu_tokenize = 'jamecab'.*did you mean 'ja-mecab'"):
+    with pytest.raises(UsageError, match=r"bleu_tokenize = 'jamecab'.*did you mean 'ja-mecab'"):
         evaluate(["a"], [["a"]], ["bleu"], "jamecab")
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from transduce.config import read_toml
 from transduce.data import building, chunks, comparison, preparation
 from transduce.data import corpus as corpus_module
 from transduce.data.corpus import Corpus
+from transduce.data.progress import Counting
+from transduce.data.report import printed
 from transduce.errors import TransduceError, UsageError
 from transduce.preparing import prepare_corpus
 
@@ -1034,6 +1037,61 @@ def test_standard_input_beside_a_file_that_is_missing(
     assert not beside(tmp_path / "c")
 
 
+# --- what is said ---
+
+
+def test_advice_follows_from_what_was_found(given: Settings, tmp_path: Path) -> None:
+    """What is repaired, dropped or switched off needs none; what cannot be repaired, another."""
+    (tmp_path / "a.tsv").write_text(
+        "a b c\ta b\nfine here \ufffd\tx y\n&amp; <b>so</b>\tz z\nx\ty\n"
+    )
+    settings = with_data(given, train=str(tmp_path / "a.tsv"), valid="", test="")
+
+    def advice(**cleaning: str) -> str:
+        prepared(settings | {"cleaning": cleaning}, tmp_path / "corpus")
+        return "\n".join(Corpus(tmp_path / "corpus").report()["advice"])
+
+    found = advice()
+    for name in ("encoding", "entities", "markup"):
+        assert f'repair such pairs: [cleaning] {name} = "fix"' in found
+    found = advice(encoding="fix", entities="fix", markup="drop")
+    assert 'leave out such pairs: [cleaning] encoding = "drop"' in found
+    assert "entities" not in found and "markup" not in found
+    assert "encoding" not in advice(encoding="off")
+
+
+def test_unknown_pieces_are_spoken_of(given: Settings, tmp_path: Path) -> None:
+    settings = given | {"tokenizer": {"kind": "word", "vocabulary": 12, "joint": True}}
+    settings["tokenizer"]["symbols"] = []
+    prepared(with_data(settings, train=str(tmp_path / "b.tsv")), tmp_path / "corpus")
+    corpus = Corpus(tmp_path / "corpus")
+    assert corpus.manifest["train"]["unknown_tokens"] > 10
+    assert any("of the source pieces are unknown" in line for line in corpus.report()["advice"])
+
+
+def test_the_printed_report(given: Settings, tmp_path: Path) -> None:
+    prepared(given, tmp_path / "corpus")
+    lines = printed(Corpus(tmp_path / "corpus").report())
+    text = "\n".join(lines)
+    assert re.search(r"^train: 137 pairs read, \d+ kept, \d+ left out$", text, re.MULTILINE)
+    assert re.search(r"^  .*/a.tsv \(tsv\): 90 read, \d+ kept$", text, re.MULTILINE)
+    assert re.search(r"^  \d pairs left out: empty source \(lines a.tsv:1, ", text, re.MULTILINE)
+    assert re.search(r"^test: 10 pairs read", text, re.MULTILINE)
+    assert text.count("\n  repeated: ") == 1
+
+
+def test_counting_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Counting("counting sheep", "sheep", 1000, quiet_seconds=0.0) as counting:
+        counting.advance(300)
+        counting.advance(600)
+    said = capsys.readouterr().err.split("\n")
+    assert re.match(r"counting sheep: 300 of 1,000 sheep, [\d,]+/s$", said[0])
+    assert re.match(r"counting sheep: 900 of 1,000 sheep", said[1])
+    with Counting("counting sheep", "sheep") as counting:
+        counting.advance(1)
+    assert capsys.readouterr().err == ""
+
+
 # --- other inputs --------------------------------------------------------------------------------
 
 
@@ -1043,6 +1101,24 @@ def test_a_name_that_is_not_utf8(given: Settings, tmp_path: Path) -> None:
         file.write("a\tb\n")
     with pytest.raises(UsageError, match="not UTF-8; give it another one"):
         prepared(with_data(given, valid=name), tmp_path / "corpus")
+
+
+def test_a_dataset_in_a_folder(given: Settings, tmp_path: Path) -> None:
+    """Its parts are told apart, and it is found again, or said to be gone."""
+    datasets = pytest.importorskip("datasets")
+    parts = {
+        name: datasets.Dataset.from_dict({"src": [f"{name} a"], "tgt": ["b"]})
+        for name in ("train", "dev")
+    }
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "set"))
+    settings = with_data(given, valid=[{"path": f"{tmp_path}/set#dev", "format": "huggingface"}])
+    out = tmp_path / "corpus"
+    prepared(settings, out)
+    assert Corpus(out).valid.text(0) == ("dev a", "b")
+    assert "using it" in prepared(settings, out).text
+    settings["data"]["valid"][0]["path"] = f"{tmp_path}/set#train"
+    assert "the valid pairs changed" in prepared(settings, out).text
+    assert Corpus(out).valid.text(0) == ("train a", "b")
 
 
 def test_a_missing_file(given: Settings, tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ class Build:
                 )
             },
             "examples": self.examples(tokenizers, shards["train"]),
-            "advice": advice(parts, comparison["leaks"]),
+            "advice": advice(parts, comparison["leaks"], self.cleaning),
         }
         for file in TOKENIZERS:
             if (self.work / file).exists():

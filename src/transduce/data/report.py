@@ -92,8 +92,10 @@ def piece_report(
     return result
 
 
-def advice(parts: dict[str, Any], leaks: Sequence[dict[str, Any]]) -> list[str]:
-    """Say what a person may want to do about what was found."""
+def advice(
+    parts: dict[str, Any], leaks: Sequence[dict[str, Any]], cleaning: CleaningConfig
+) -> list[str]:
+    """Say what a person may want to do about what was found, and is not done by `cleaning`."""
     lines = []
     rows = parts["train"]["checks"]
     for leak in leaks:
@@ -109,6 +111,8 @@ def advice(parts: dict[str, Any], leaks: Sequence[dict[str, Any]]) -> list[str]:
         if row["action"] == "report" and row["name"] in known:
             one = row["count"] == 1
             action = "fix" if row["name"] in REPAIRS else "drop"
+            if getattr(cleaning, row["name"]) == "fix":  # these could not be repaired
+                action = "drop"
             lines.append(
                 f"{row['count']:,} training {'pair' if one else 'pairs'}: {row['name']}. They are "
                 f"kept; to {'repair' if action == 'fix' else 'leave out'} such pairs: [cleaning] "
