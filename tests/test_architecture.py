@@ -13,25 +13,10 @@ ORDER = [
     "choices", "preparing", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 WITHIN = {
-    "data": [
-        "text",
-        "files",
-        "exchange",
-        "readers",
-        "statistics",
-        "cleaning",
-        "comparison",
-        "sampling",
-        "tokenizer",
-        "corpus",
-        "report",
-        "page",
-        "progress",
-        "preparation",
-        "splitting",
-        "batches",
-        "cmudict",
-    ],
+    "data": (
+        "text files exchange readers statistics cleaning comparison sampling tokenizer corpus "
+        "report page progress workers chunks building preparation splitting batches cmudict"
+    ).split(),
     "training": ["loss", "optimizer", "checkpoint", "progress", "trainer"],
     "decoding": ["search", "engines", "translator"],
     "evaluation": ["metrics"],

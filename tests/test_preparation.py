@@ -160,6 +160,7 @@ def test_the_counts_add_up(given: Settings, tmp_path: Path) -> None:
     """What was read is kept or dropped, and what was dropped stands in dropped.tsv."""
     settings = given | {"cleaning": {name: "drop" for name in (
         "ratio", "identical", "symbols", "duplicates", "near_duplicates", "leaks", "markup",
+        "entities",
     )}}  # fmt: skip
     prepared(settings, tmp_path / "corpus")
     corpus = Corpus(tmp_path / "corpus")

@@ -164,8 +164,8 @@ class Cleaner:
         if repairs:
             for name, action in repairs.items():
                 findings.add(name, action, file, entry)
-            if "drop" in repairs.values():
-                return None
+                if action == "drop":
+                    return None
         if not src:
             findings.add("empty source", "drop", file, entry)
             return None
