@@ -409,7 +409,6 @@ class Synthetic(Encoded):
         self.starts = [0, len(src)]
         self.origins = [Origin(0, len(src), 1.0)]
         self.asked = self.closed = self.read = 0
-        self._open = {}
 
     def lengths(self, first: int, end: int) -> tuple[Any, Any]:
         self.asked += end - first

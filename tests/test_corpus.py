@@ -395,9 +395,9 @@ def test_what_was_read_outlives_closing(write: Write, prepare: Prepare) -> None:
     train = prepare(str(write("t.tsv", "abc\td\n"))).train
     src, _ = train[0]
     before = src.tolist()
-    assert train._open
+    assert train._rows
     train.close()
-    assert not train._open
+    assert not train._rows and not train._files
     for path in train.paths:
         path.unlink()  # the memory map is still there
     assert src.tolist() == before

@@ -26,6 +26,7 @@ from transduce.data import readers
 from transduce.data.readers import entries, guess_format, read_pairs, sources
 from transduce.data.text import Pair, Skipped, one_line
 from transduce.errors import TransduceError, UsageError
+from transduce.preparing import prepare_corpus
 
 Write = Callable[[str, str | bytes], Path]
 Texts = list[tuple[str, str]]
@@ -633,3 +634,20 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 5 << 20
+
+
+def test_corpora_are_equal_whatever_the_container(write: Write, tmp_path: Path) -> None:
+    """From a file to a prepared corpus: the same shard, texts and ids, from each format."""
+    pairs = [(f"the house {i:02} stands", f"das Haus {i} steht, „{i}“ & <so>") for i in range(12)]
+    everything = LINEAR | FREE | MARKED | FULL
+    columns = ["src", "tgt", "src_text", "tgt_text"]
+    shards = {}
+    for number, (name, make) in enumerate(everything.items()):
+        path = write(f"{number}-{name}", make(pairs))
+        settings = {"data": {"train": str(path)}, "tokenizer": {"kind": "char", "joint": True}}
+        corpus = prepare_corpus(settings, tmp_path / f"corpus-{number}", lambda line: None)
+        shard = pa.ipc.open_file(str(corpus.folder / "train-00000.arrow")).read_all()
+        shards[name] = shard.select(columns).to_pydict()
+    assert shards["a.tsv"]["src_text"] == [src for src, _ in pairs]
+    for name, shard in shards.items():
+        assert shard == shards["a.tsv"], name

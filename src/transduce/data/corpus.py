@@ -84,7 +84,8 @@ class Encoded:
                 first = self.origins.pop().first
             self.origins.append(Origin(first, end, weights[source]))
             before = source
-        self._open: dict[int, list[_Rows]] = {}
+        self._files: dict[int, Any] = {}
+        self._rows: dict[tuple[int, int], _Rows] = {}
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -112,24 +113,27 @@ class Encoded:
 
     def close(self) -> None:
         """Let go of the files, so that what was read of them is no longer in memory."""
-        self._open.clear()
+        self._rows.clear()
+        self._files.clear()
 
     def _find(self, index: int) -> tuple["_Rows", int]:
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = bisect_right(self.starts, index) - 1
-        if shard not in self._open:
-            self._open[shard] = _opened(self.paths[shard])
         batch, row = divmod(index - self.starts[shard], ROWS)
-        return self._open[shard][batch], row
+        rows = self._rows.get((shard, batch))
+        if rows is None:
+            rows = self._rows[shard, batch] = self._read(shard, batch)
+        return rows, row
 
-
-def _opened(path: Path) -> list["_Rows"]:
-    try:
-        file = pa.ipc.open_file(pa.memory_map(str(path)))
-        return [_Rows(file.get_batch(i)) for i in range(file.num_record_batches)]
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise TransduceError(f"cannot read {path}: {error}; prepare the corpus anew") from None
+    def _read(self, shard: int, batch: int) -> "_Rows":
+        path = self.paths[shard]
+        try:
+            if shard not in self._files:
+                self._files[shard] = pa.ipc.open_file(pa.memory_map(str(path)))
+            return _Rows(self._files[shard].get_batch(batch))
+        except (OSError, KeyError, pa.ArrowException) as error:
+            raise TransduceError(f"cannot read {path}: {error}; prepare the corpus anew") from None
 
 
 class _Rows:
