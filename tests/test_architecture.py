@@ -13,10 +13,30 @@ ORDER = [
     "choices", "preparing", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 WITHIN = {
-    "data": (
-        "text files exchange readers statistics cleaning comparison sampling tokenizer corpus "
-        "report page progress workers chunks building preparation splitting batches cmudict"
-    ).split(),
+    # fmt: off
+    "data": [
+        "text",
+        "files",
+        "exchange",
+        "readers",
+        "statistics",
+        "cleaning",
+        "comparison",
+        "sampling",
+        "tokenizer",
+        "corpus",
+        "report",
+        "page",
+        "progress",
+        "workers",
+        "chunks",
+        "building",
+        "preparation",
+        "splitting",
+        "batches",
+        "cmudict",
+    ],
+    # fmt: on
     "training": ["loss", "optimizer", "checkpoint", "progress", "trainer"],
     "decoding": ["search", "engines", "translator"],
     "evaluation": ["metrics"],
