@@ -12,31 +12,13 @@ ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
     "choices", "preparing", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
+DATA = [
+    "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
+    "tokenizer", "corpus", "report", "page", "progress", "workers", "chunks", "building",
+    "preparation", "splitting", "batches", "cmudict",
+]  # fmt: skip
 WITHIN = {
-    # fmt: off
-    "data": [
-        "text",
-        "files",
-        "exchange",
-        "readers",
-        "statistics",
-        "cleaning",
-        "comparison",
-        "sampling",
-        "tokenizer",
-        "corpus",
-        "report",
-        "page",
-        "progress",
-        "workers",
-        "chunks",
-        "building",
-        "preparation",
-        "splitting",
-        "batches",
-        "cmudict",
-    ],
-    # fmt: on
+    "data": DATA,
     "training": ["loss", "optimizer", "checkpoint", "progress", "trainer"],
     "decoding": ["search", "engines", "translator"],
     "evaluation": ["metrics"],
