@@ -14,6 +14,7 @@ from transduce.data.corpus import Corpus
 from transduce.errors import TransduceError, UsageError
 from transduce.experiment import card, check_lengths, train
 from transduce.model_folder import load_config, load_model, read_tensors
+from transduce.preparing import prepare_corpus
 
 ROWS = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
 
@@ -124,3 +125,72 @@ def test_the_public_names() -> None:
         assert getattr(transduce, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
         _ = transduce.nothing
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        {"kind": "byte", "joint": True},
+        {"joint": False, "source": {"kind": "byte"}, "target": {"kind": "unigram"}},
+        {"kind": "unigram", "joint": True, "vocabulary": 300, "character_coverage": 1.0},
+        {"kind": "bpe", "joint": True, "vocabulary": 300, "sampling": 0.3, "symbols": ["<x>"]},
+    ],
+    ids=str,
+)
+def test_tokenizers_from_training_to_translation(
+    recipe: Settings, tokenizer: Settings, tmp_path: Path
+) -> None:
+    recipe["tokenizer"] = tokenizer
+    train(recipe, tmp_path / "run")
+    folder = shutil.move(tmp_path / "run" / "model", tmp_path / "alone")
+    files = {"joint.spm"} if tokenizer.get("joint") else {"target.spm"}
+    files = set() if tokenizer.get("kind") == "byte" else files
+    assert {path.name for path in Path(folder).glob("*.spm")} == files
+    translator = transduce.load(folder)
+    assert len(translator.translate(["ab", "", "ü 😀 <x>"])) == 3
+    if "symbols" in tokenizer:
+        assert "<x>" in translator.source.pieces(translator.source.encode("<x> ab"))
+
+
+def test_segmentation_sampling_goes_on_as_if_never_stopped(
+    recipe: Settings, tmp_path: Path
+) -> None:
+    """A21 with BPE-dropout: each epoch is cut otherwise, and resuming cuts as before."""
+    rows = [f"haus maus {i % 7} laus{i}\thouse mouse {i % 5} louse{i}\n" for i in range(60)]
+    (tmp_path / "t.tsv").write_text("".join(rows))
+    recipe["tokenizer"] = {"kind": "bpe", "joint": True, "vocabulary": 320, "sampling": 0.3}
+    recipe["training"] |= {"steps": 8, "tokens": 400, "schedule": "paper", "warmup_steps": 9}
+    train(recipe, tmp_path / "whole")
+    train(recipe, tmp_path / "halves", assignments=["training.steps=4"])
+    changes = ["training.steps=8"]
+    train(recipe, tmp_path / "halves", resume=True, assignments=changes)
+    recipe["tokenizer"]["sampling"] = 0.0
+    train(recipe, tmp_path / "usual")
+    last = "checkpoints/step-8/model.safetensors"
+    whole, halves, usual = (read_tensors(tmp_path / n / last) for n in ("whole", "halves", "usual"))
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    assert not all(torch.equal(whole[name], usual[name]) for name in whole)
+
+
+def test_several_origins_with_tags_and_weights(recipe: Settings, tmp_path: Path) -> None:
+    (tmp_path / "u.jsonl").write_text('{"src": "c", "tgt": "C C"}\n' * 4)
+    recipe["data"]["train"] = [
+        {"path": str(tmp_path / "t.tsv"), "tag": "<2up>"},
+        {"path": str(tmp_path / "u.jsonl"), "tag": "<2twice>", "weight": 2.0},
+    ]
+    train(recipe, tmp_path / "run")
+    corpus = Corpus(tmp_path / "run" / "corpus")
+    assert corpus.train.text(0)[0] == "<2up> ab"
+    assert corpus.train.text(len(corpus.train) - 1) == ("<2twice> c", "C C")
+    translator = transduce.load(tmp_path / "run")
+    assert {"<2up>", "<2twice>"} <= set(translator.source.pieces(range(len(translator.source))))
+
+
+def test_a_prepared_corpus_is_all_that_training_needs(recipe: Settings, tmp_path: Path) -> None:
+    prepare_corpus(recipe, tmp_path / "corpus", lambda line: None)
+    (tmp_path / "t.tsv").unlink()
+    said: list[str] = []
+    assert train(tmp_path / "corpus", tmp_path / "run", say=said.append) == "finished"
+    assert any("used as it is" in line for line in said)
+    assert not (tmp_path / "run" / "corpus").exists()
+    assert len(transduce.load(tmp_path / "run").translate(["ab"])) == 1
