@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
 from typing import TypeVar
@@ -69,7 +70,8 @@ class Workers:
                 self.count, get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),)
             )
         try:
-            return self.pool.submit(function, job)
+            with _without_interrupts():
+                return self.pool.submit(function, job)
         except BrokenProcessPool:
             raise _broken() from None
 
@@ -78,6 +80,23 @@ class Workers:
             return future.result()
         except BrokenProcessPool:
             raise _broken() from None
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C for the moment in which a worker may be started.
+
+    An interrupt in the midst of it would leave a worker that nobody waits for or ends; and what is
+    ignored now is ignored by the worker from its first moment.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def processors() -> int:
