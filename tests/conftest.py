@@ -1,5 +1,6 @@
 """What all tests share: a small model, small data, and no network."""
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,11 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a test must not use the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # no test cuts the power
 
 
 @pytest.fixture(autouse=True)

@@ -113,9 +113,10 @@ def test_an_error_ends_workers_at_once() -> None:
 # --- the parent's end ----------------------------------------------------------------------------
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from transduce.data.workers import Workers
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     with Workers(2) as workers:
         jobs = ["__import__('os').getpid()"] * 2 + [sys.argv[1]] * 4
         for result in workers.ordered(eval, iter(jobs)):

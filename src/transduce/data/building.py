@@ -271,41 +271,35 @@ class Build:
 
     def encode(self, tokenizer: TokenizerConfig) -> dict[str, list[dict[str, Any]]]:
         """Encode the training and validation pairs; return the shards of each."""
-        parts = [name for name in ("train", "valid") if name in self.inputs]
-        clean = {
-            chunk: count["clean"]
-            for name in parts
-            for chunk, count in zip(self.chunks[name], self.counts[name], strict=True)
-        }
-        with Counting("encoding", "pairs", sum(clean.values())) as counting:
-            for chunk in self.workers.ordered(encode_unless_done, self.encoding_jobs(tokenizer)):
-                counting.advance(clean[chunk])
-        return {
-            name: [self.json(f"{chunk}.shard.json") for chunk in self.chunks[name]]
-            for name in parts
-        }
-
-    def encoding_jobs(self, tokenizer: TokenizerConfig) -> Iterator[EncodeJob | str]:
-        """Yield what is to be encoded, or the name of a chunk that is encoded already."""
+        shards: dict[str, list[dict[str, Any]]] = {}
         for name in [part for part in ("train", "valid") if part in self.inputs]:
-            first = 0
-            for chunk, count in zip(self.chunks[name], self.counts[name], strict=True):
-                rows = count["clean"]
-                if (self.work / f"{chunk}.shard.json").exists():
-                    yield chunk
-                else:
-                    yield EncodeJob(
-                        self.part,
-                        chunk,
-                        drop_flags(self.work, first, rows)
-                        if name == "train"
-                        else np.zeros(rows, bool),
-                        tokenizer,
-                        self.data.normalization,
-                        self.data.max_length if name == "train" else None,
-                        self.file_of(name, count["source"]),
-                    )
-                first += rows
+            clean = [count["clean"] for count in self.counts[name]]
+            with Counting(f"encoding the {name} pairs", "pairs", sum(clean)) as counting:
+                jobs = self.encoding_jobs(name, tokenizer)
+                done = self.workers.ordered(encode_unless_done, jobs)
+                for count, _ in zip(clean, done, strict=True):
+                    counting.advance(count)
+            shards[name] = [self.json(f"{chunk}.shard.json") for chunk in self.chunks[name]]
+        return shards
+
+    def encoding_jobs(self, name: str, tokenizer: TokenizerConfig) -> Iterator[EncodeJob | str]:
+        """Yield what is to be encoded, or the name of a chunk that is encoded already."""
+        first = 0
+        for chunk, count in zip(self.chunks[name], self.counts[name], strict=True):
+            rows = count["clean"]
+            if (self.work / f"{chunk}.shard.json").exists():
+                yield chunk
+            else:
+                yield EncodeJob(
+                    self.part,
+                    chunk,
+                    drop_flags(self.work, first, rows) if name == "train" else np.zeros(rows, bool),
+                    tokenizer,
+                    self.data.normalization,
+                    self.data.max_length if name == "train" else None,
+                    self.file_of(name, count["source"]),
+                )
+            first += rows
 
     def finish(
         self,

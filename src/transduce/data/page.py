@@ -8,11 +8,14 @@ forbids itself scripts and whatever lies outside of it.
 import math
 import unicodedata
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
+
+WEB = resources.files("transduce") / "web"
 
 
 def report_page(report: Mapping[str, Any]) -> str:
@@ -23,7 +26,17 @@ def report_page(report: Mapping[str, Any]) -> str:
     Raises:
         jinja2.UndefinedError: if the report lacks a key.
     """
-    web = resources.files("transduce") / "web"
+    page = _template().render(
+        report=report,
+        described=[(name, part) for name, part in report["parts"].items() if "source" in part],
+        css=Markup((WEB / "page.css").read_text("utf-8")),
+    )
+    # JSON can hold half a surrogate pair, which no file can: it becomes a question mark.
+    return page.encode("utf-8", errors="replace").decode("utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -33,13 +46,7 @@ def report_page(report: Mapping[str, Any]) -> str:
         "visible": _visible,
         "code_points": _code_points,
     }
-    page = environment.from_string((web / "report.html").read_text("utf-8")).render(
-        report=report,
-        described=[(name, part) for name, part in report["parts"].items() if "source" in part],
-        css=Markup((web / "page.css").read_text("utf-8")),
-    )
-    # JSON can hold half a surrogate pair, which no file can: it becomes a question mark.
-    return page.encode("utf-8", errors="replace").decode("utf-8")
+    return environment.from_string((WEB / "report.html").read_text("utf-8"))
 
 
 def _number(value: int | float) -> str:
