@@ -107,11 +107,11 @@ class Build:
         for name in self.inputs:
             self.read(name)
         comparison = self.compare()
-        survey = self.survey("train")
-        tokenizer = choose(survey).model_copy(update={"symbols": self.symbols})
-        self.learn(tokenizer, survey)
+        surveys = {name: self.survey(name) for name in self.inputs}
+        tokenizer = choose(surveys["train"]).model_copy(update={"symbols": self.symbols})
+        self.learn(tokenizer, surveys["train"])
         shards = self.encode(tokenizer)
-        self.finish(made_of, asked, tokenizer, comparison, shards)
+        self.finish(made_of, asked, tokenizer, surveys, comparison, shards)
 
     # Results of earlier steps; only what is small is kept in memory.
 
@@ -306,6 +306,7 @@ class Build:
         made_of: dict[str, Any],
         asked: Settings,
         tokenizer: TokenizerConfig,
+        surveys: dict[str, Survey],
         comparison: dict[str, Any],
         shards: dict[str, list[dict[str, Any]]],
     ) -> None:
@@ -321,9 +322,9 @@ class Build:
         parts: dict[str, Any] = {}
         for name in self.inputs:
             manifest[name], parts[name] = self.described(
-                name, tokenizers, comparison, shards.get(name)
+                name, tokenizers, surveys[name], comparison, shards.get(name)
             )
-        manifest["survey"] = self.survey("train").to_json()
+        manifest["survey"] = surveys["train"].to_json()
         report = {
             "version": 1,
             "title": " and ".join(
@@ -359,6 +360,7 @@ class Build:
         self,
         name: str,
         tokenizers: tuple[Tokenizer, Tokenizer],
+        survey: Survey,
         comparison: dict[str, Any],
         shards: list[dict[str, Any]] | None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -403,9 +405,7 @@ class Build:
             row["name"]: row["count"] for row in findings.to_json() if row["action"] == "drop"
         }
         chunks = [count | {"left": rows} for count, rows in zip(counts, lefts, strict=True)]
-        return manifest, part_report(
-            inputs, chunks, findings, self.survey(name), tokens, duplicates
-        )
+        return manifest, part_report(inputs, chunks, findings, survey, tokens, duplicates)
 
     def examples(
         self, tokenizers: tuple[Tokenizer, Tokenizer], shards: Sequence[dict[str, Any]]

@@ -105,14 +105,11 @@ def clean(job: CleanJob) -> str:
     findings, survey = Findings(), Survey()
     pairs: list[Pair] = []
     dropped: list[str] = []
-    drops: dict[str, int] = {}
     for entry in job.entries:
         pair = cleaner.clean(entry, job.file, findings)
         if pair is None:
             if isinstance(entry, Pair):
-                before, drops = drops, _drops(findings)
-                reason = next(name for name in drops if drops[name] != before.get(name, 0))
-                dropped.append(dropped_line(reason, job.file, entry))
+                dropped.append(dropped_line(findings.latest, job.file, entry))
             continue
         if job.tag:
             pair = Pair(f"{job.tag} {pair.src}", pair.tgt, pair.line)
@@ -138,14 +135,6 @@ def clean(job: CleanJob) -> str:
     }
     write(job.work / f"{job.name}.json", json.dumps(counts).encode())  # last: the chunk is done
     return job.name
-
-
-def _drops(findings: Findings) -> dict[str, int]:
-    return {
-        name: finding.count
-        for (name, action), finding in findings.found.items()
-        if action == "drop"
-    }
 
 
 def dropped_line(reason: str, file: str, pair: Pair) -> str:

@@ -38,11 +38,14 @@ class Findings:
     """What all checks found in a part of a corpus, by name and action."""
 
     found: dict[tuple[str, Action], Finding] = field(default_factory=dict)
+    latest: str = ""
+    """The check that found something last: for a pair that was left out, the reason."""
 
     def add(self, check: str, action: Action, file: str, pair: Pair | Skipped) -> None:
         """Record one pair; `file` is empty where there is only one."""
         finding = self.found.setdefault((check, action), Finding())
         finding.count += 1
+        self.latest = check
         if len(finding.lines) < LISTED:
             finding.lines.append(f"{file}:{pair.line}" if file else str(pair.line))
         if len(finding.examples) < EXAMPLES and isinstance(pair, Pair):

@@ -7,6 +7,7 @@ case, spaces and Unicode form do not count), a bounded number at a time.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from transduce.config import CleaningConfig
-from transduce.data.cleaning import CUT, EXAMPLES, LISTED, Finding, Findings
+from transduce.data.cleaning import CUT, EXAMPLES, LISTED, Findings
 from transduce.data.text import Pair
 
 Hashes = npt.NDArray[np.uint64]
@@ -124,7 +125,9 @@ def compare(
             continue
         flags = flags & ~dropped
         if flags.any():
-            findings.found[name, action] = _finding(train, flags)
+            for chunk, row in islice(_flagged(train, flags), LISTED):
+                findings.add(name, action, chunk.file, chunk.pair(row))
+            findings.found[name, action].count = int(flags.sum())
         if action == "drop":
             for chunk, row in _flagged(train, flags):
                 note(chunk, name, chunk.pair(row))
@@ -192,18 +195,3 @@ def _flagged(chunks: Sequence[Chunk], flags: Flags) -> Iterator[tuple[Chunk, int
     for chunk in chunks:
         for row in np.flatnonzero(flags[chunk.first : chunk.first + chunk.rows]):
             yield chunk, int(row)
-
-
-def _finding(chunks: Sequence[Chunk], flags: Flags) -> Finding:
-    finding = Finding(int(flags.sum()))
-    for chunk, row in _flagged(chunks, flags):
-        if len(finding.lines) == LISTED:
-            break
-        line = chunk.table["line"][row].as_py()
-        finding.lines.append(f"{chunk.file}:{line}" if chunk.file else str(line))
-        if len(finding.examples) < EXAMPLES:
-            src, tgt, _ = chunk.pair(row)
-            finding.examples.append(
-                {"file": chunk.file, "line": line, "src": src[:CUT], "tgt": tgt[:CUT]}
-            )
-    return finding
