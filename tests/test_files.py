@@ -20,12 +20,12 @@ from fsspec.spec import AbstractBufferedFile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transduce.config import is_url
 from transduce.data import files
 from transduce.data.files import (
     ending,
     fingerprint,
     in_archive,
-    is_url,
     on_disk,
     open_bytes,
     read_lines,

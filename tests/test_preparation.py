@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.test_workers import children, running
 from transduce.config import read_toml
 from transduce.data import building, chunks, comparison, preparation
 from transduce.data import corpus as corpus_module
@@ -342,23 +343,6 @@ def test_killed_at_each_step_of_the_end(
     prepared(given, tmp_path / "undisturbed")
     steps = runs_of(script(given, tmp_path / "corpus", "each", str(tmp_path / "undisturbed")))
     assert steps == 12  # 2 tokenizers, 5 files, work, 2 renames, the older one, and none
-
-
-def children(pid: int) -> set[int]:
-    found: set[int] = set()
-    try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found |= {int(child) for child in (thread / "children").read_text().split()}
-    except (FileNotFoundError, ProcessLookupError):
-        return found
-    return found.union(*(children(child) for child in found))
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

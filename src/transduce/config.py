@@ -26,6 +26,9 @@ BOS: Final = 2
 EOS: Final = 3
 """The reserved ids of every vocabulary: padding, unknown, BEGIN and END."""
 
+STDIN: Final = "-"
+"""The path that means standard input."""
+
 Settings = dict[str, Any]
 """Nested settings as TOML gives them: section -> key -> value."""
 
@@ -489,12 +492,17 @@ def resolved_path(name: str, folder: Path) -> str:
     Raises:
         UsageError: if a variable is not set.
     """
-    if name == "-" or re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
+    if name == STDIN or is_url(name):
         return name
     for variable in re.findall(r"\$(\w+)", name):
         if variable not in os.environ:
             raise UsageError(f"{name}: the environment variable {variable} is not set")
     return str(folder / os.path.expanduser(os.path.expandvars(name)))
+
+
+def is_url(path: str) -> bool:
+    """Say whether a path is a URL such as `https://...` or `s3://...`."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
 
 
 def recipe_names() -> list[str]:

@@ -22,7 +22,15 @@ import numpy as np
 import pyarrow as pa
 import tomli_w
 
-from transduce.config import CleaningConfig, DataConfig, Settings, Source, TokenizerConfig
+from transduce.config import (
+    STDIN,
+    CleaningConfig,
+    DataConfig,
+    Settings,
+    Source,
+    TokenizerConfig,
+    is_url,
+)
 from transduce.data.chunks import (
     FLAGS,
     CleanJob,
@@ -49,10 +57,9 @@ from transduce.data.corpus import (
     TOKENIZERS,
     load_tokenizers,
 )
-from transduce.data.files import STDIN, is_url
 from transduce.data.page import report_page
 from transduce.data.progress import Counting
-from transduce.data.readers import entries, shown
+from transduce.data.readers import entries, paths_of, shown
 from transduce.data.report import advice, part_report, piece_report
 from transduce.data.statistics import Survey
 from transduce.data.text import Pair
@@ -437,11 +444,6 @@ class Build:
                 for file in found:
                     with open(self.work / file, "rb") as lines:
                         table.writelines(name.encode() + b"\t" + line for line in lines)
-
-
-def paths_of(source: Source) -> list[str]:
-    """Return the one or two paths of a source."""
-    return [source.path] if isinstance(source.path, str) else source.path
 
 
 def absolute_paths(source: Source) -> list[str]:

@@ -23,11 +23,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from transduce.config import STDIN, is_url
 from transduce.errors import TransduceError, did_you_mean
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 64 << 20  # bytes; what is longer is no text of a sentence a line
-STDIN = "-"
 BUFFER = 1 << 20
 
 
@@ -61,11 +61,6 @@ _DAMAGED = (
 
 
 _ZIP = re.compile(r"\.zip(?:\?[^/]*)?(?=/|\Z)", re.IGNORECASE)
-
-
-def is_url(path: str) -> bool:
-    """Say whether a path is a URL such as `https://...` or `s3://...`."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
 
 
 def in_archive(path: str) -> tuple[str, str] | None:

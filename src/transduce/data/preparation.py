@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from transduce import __version__
-from transduce.config import CleaningConfig, DataConfig, Settings, Source
-from transduce.data.building import Build, Choose, Parts, Say, absolute_paths, paths_of
+from transduce.config import STDIN, CleaningConfig, DataConfig, Settings, Source, is_url
+from transduce.data.building import Build, Choose, Parts, Say, absolute_paths
 from transduce.data.chunks import write
 from transduce.data.corpus import FORMAT, MANIFEST, OWN_FILE, Corpus, load_tokenizers
-from transduce.data.files import BUFFER, STDIN, fingerprint, in_archive, is_url, open_bytes
-from transduce.data.readers import sources
+from transduce.data.files import BUFFER, fingerprint, in_archive, open_bytes
+from transduce.data.readers import from_copy, paths_of, sources
 from transduce.data.workers import Workers
 from transduce.errors import TransduceError, UsageError
 
@@ -131,12 +131,10 @@ class _Request:
     @property
     def files(self) -> Parts:
         """The files to read: those that are given, the copy in the place of standard input."""
-
-        def readable(source: Source) -> Source:
-            paths = [str(self.spooled) if one == STDIN else one for one in paths_of(source)]
-            return source.model_copy(update={"path": paths if len(paths) > 1 else paths[0]})
-
-        return {name: [readable(one) for one in found] for name, found in self.inputs.items()}
+        return {
+            name: [from_copy(one, self.spooled) for one in found]
+            for name, found in self.inputs.items()
+        }
 
     @cached_property
     def made_of(self) -> dict[str, Any]:

@@ -9,14 +9,13 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
-from transduce.config import Paths, Reading, Source
+from transduce.config import STDIN, Paths, Reading, Source, is_url
 from transduce.data.exchange import read_mo, read_po, read_tmx, read_xliff
 from transduce.data.files import (
-    STDIN,
     ending,
-    is_url,
     on_disk,
     open_bytes,
     read_lines,
@@ -102,6 +101,17 @@ def guess_format(path: str) -> str:
     if path != STDIN and not is_url(path) and os.path.isdir(_dataset_part(path)[0]):
         return "huggingface"
     return FORMATS.get(ending(path), "tsv")
+
+
+def paths_of(source: Source) -> list[str]:
+    """Return the one or two paths of a source."""
+    return [source.path] if isinstance(source.path, str) else source.path
+
+
+def from_copy(source: Source, copy: Path) -> Source:
+    """Return a source that reads a copy in the place of standard input."""
+    paths = [str(copy) if path == STDIN else path for path in paths_of(source)]
+    return source.model_copy(update={"path": paths if len(paths) > 1 else paths[0]})
 
 
 def shown(path: Paths) -> str:

@@ -17,10 +17,10 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from transduce.config import Source
-from transduce.data.files import BUFFER, STDIN, open_bytes
+from transduce.config import STDIN, Source
+from transduce.data.files import BUFFER, open_bytes
 from transduce.data.progress import Counting
-from transduce.data.readers import read_pairs
+from transduce.data.readers import from_copy, paths_of, read_pairs
 from transduce.data.text import Pair, comparison_key
 from transduce.errors import TransduceError, UsageError
 
@@ -155,31 +155,15 @@ def rereadable(sources: Sequence[Source]) -> Iterator[list[Source]]:
     Raises:
         UsageError: if more than one file is to come from there.
     """
-    paths = [
-        path for one in sources for path in ([one.path] if isinstance(one.path, str) else one.path)
-    ]
-    if paths.count(STDIN) > 1:
+    piped = [path for source in sources for path in paths_of(source)].count(STDIN)
+    if piped > 1:
         raise UsageError("only one file can come from standard input")
     with tempfile.TemporaryDirectory() as folder:
-
-        def copied(path: str) -> str:
-            if path != STDIN:
-                return path
-            copy = Path(folder) / "stdin"
+        copy = Path(folder) / "stdin"
+        if piped:
             with open_bytes(STDIN) as file, open(copy, "wb") as target:
                 shutil.copyfileobj(file, target, BUFFER)
-            return str(copy)
-
-        yield [
-            source.model_copy(
-                update={
-                    "path": copied(source.path)
-                    if isinstance(source.path, str)
-                    else [copied(path) for path in source.path]
-                }
-            )
-            for source in sources
-        ]
+        yield [from_copy(source, copy) for source in sources]
 
 
 @contextmanager
