@@ -14,6 +14,11 @@ from transduce.model import Transformer
 
 BuildModel = Callable[..., Transformer]
 
+# Models as small as these gain nothing from a second thread, and where the machine is busy the
+# threads wait for each other after every operation. Holds for the processes that tests start, too.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:

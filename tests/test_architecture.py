@@ -19,7 +19,16 @@ DATA = [
 ]  # fmt: skip
 WITHIN = {
     "data": DATA,
-    "training": ["loss", "optimizer", "checkpoint", "progress", "trainer"],
+    "training": [
+        "loss",
+        "machine",
+        "gradients",
+        "optimizer",
+        "checkpoint",
+        "progress",
+        "watch",
+        "trainer",
+    ],
     "decoding": ["search", "engines", "translator"],
     "evaluation": ["metrics"],
     "model": ["transformer"],

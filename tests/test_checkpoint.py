@@ -24,7 +24,7 @@ from transduce.model_folder import (
     write_file,
     write_tensors,
 )
-from transduce.training.checkpoint import Checkpoints, Progress, average_last, step_of
+from transduce.training.checkpoint import Best, Checkpoints, Progress, average_of, step_of
 
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -42,15 +42,13 @@ def steps(checkpoints: Checkpoints) -> list[int]:
 def test_save_and_restore(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "c", keep=3)
     model, optimizer = small()
-    progress = Progress(step=7, epoch=1, window=2, batch=3, best_score=2.5, best_step=5, misses=1)
+    progress = Progress(step=7, epoch=1, window=2, batch=3, best=[Best(2.5, 1.0, 5)], misses=1)
     path = checkpoints.save(model, optimizer, progress)
-    drawn = torch.rand(3)
     assert sorted(p.name for p in path.iterdir()) == [
         "model.safetensors", "optimizer.safetensors", "state.json",
     ]  # fmt: skip
     other, other_optimizer = small()
     assert checkpoints.restore(path, other, other_optimizer) == progress
-    assert torch.equal(torch.rand(3), drawn)
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(ours, theirs)
         for key in ("exp_avg", "exp_avg_sq", "step"):
@@ -62,7 +60,7 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     model, optimizer = small()
     checkpoints = Checkpoints(tmp_path / "some", keep=2)
     for step in range(1, 6):
-        checkpoints.save(model, optimizer, Progress(step=step, best_step=1))
+        checkpoints.save(model, optimizer, Progress(step=step, best=[Best(1.0, 1.0, 1)]))
     assert steps(checkpoints) == [1, 4, 5]
     checkpoints = Checkpoints(tmp_path / "all", keep=-1)
     for step in range(1, 6):
@@ -181,11 +179,44 @@ def test_average_of_the_last(tmp_path: Path) -> None:
         model, optimizer = small()
         nn.init.constant_(model[0].weight, step)  # type: ignore[index]
         checkpoints.save(model, optimizer, Progress(step=step))
-    tensors, chosen = average_last(tmp_path, 2)
+    tensors, chosen = average_of(tmp_path, 2, "last")
     assert [path.name for path in chosen] == ["step-10", "step-11"]
     assert (tensors["0.weight"] == 10.5).all()
     with pytest.raises(TransduceError, match="3 checkpoints, not 4"):
-        average_last(tmp_path, 4)
+        average_of(tmp_path, 4, "last")
+
+
+def test_average_of_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    best = [Best(30.0, 1.0, 2), Best(20.0, 1.0, 4)]
+    for step in range(1, 6):
+        model, optimizer = small()
+        nn.init.constant_(model[0].weight, step)  # type: ignore[index]
+        checkpoints.save(model, optimizer, Progress(step=step, best=best))
+    assert steps(checkpoints) == [2, 4, 5]
+    tensors, chosen = average_of(tmp_path, 2, "best")
+    assert [path.name for path in chosen] == ["step-2", "step-4"]
+    assert (tensors["0.weight"] == 3.0).all()
+    with pytest.raises(TransduceError, match="2 best checkpoints, not 3"):
+        average_of(tmp_path, 3, "best")
+
+
+def test_the_best_in_order() -> None:
+    """A25: direction belongs to the metric; ties go to the lower loss, then to the earlier."""
+    for sign in (1, -1):
+        progress = Progress()
+
+        def is_better(score: float, than: float | None, sign: int = sign) -> bool:
+            return than is None or sign * score > sign * than
+
+        scores = [(10, 3.0), (30, 3.0), (20, 3.0), (30, 2.0), (30, 2.0), (5, 1.0)]
+        places = [
+            progress.enter(Best(sign * float(score), loss, step), is_better, most=3)
+            for step, (score, loss) in enumerate(scores)
+        ]
+        assert places == [0, 0, 1, 0, 1, None]
+        assert [best.step for best in progress.best] == [3, 4, 1]
+        assert progress.misses == 2
 
 
 class Marker:

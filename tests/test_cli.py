@@ -27,7 +27,7 @@ OPTIONS = {
     },
     "score": {"MODEL", "--pairs", "--format", "--set"},
     "evaluate": {"MODEL", "--test", "--metrics", "--json", "--set"},
-    "average": {"RUN", "--last", "--out"},
+    "average": {"RUN", "--last", "--best", "--out"},
     "prepare": {"RECIPE", "--out", "--set"},
     "data report": {
         "PAIRS", "--valid", "--test", "--format", "--columns", "--languages", "--out", "--json",
@@ -130,6 +130,8 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         (["average", "nowhere"], 1, ["nowhere"]),
         (["average", "RUN", "--last", "50"], 1, ["not 50"]),
         (["average", "RUN", "--last", "0"], 2, ["--last 0"]),
+        (["average", "RUN", "--best", "50"], 1, ["not 50"]),
+        (["average", "RUN", "--best", "2", "--last", "2"], 2, ["--last", "--best"]),
         (["train", "--out", "OUT"], 2, ["--train"]),
         (["train", "--train", "T", "--out", "OUT"], 2, ["--valid"]),
         (["train", "--train", "T", "--valid", "T", "--out", "RUN"], 2, ["--resume", "--out"]),

@@ -72,7 +72,7 @@ def test_derived_sizes() -> None:
         ({"model": {"d_model": "wide"}}, ["model.d_model", "'wide'"]),
         ({"model": {"P_drop": 1.0}}, ["model.P_drop", "less than 1"]),
         ({"training": {"steps": 1.5}}, ["training.steps"]),
-        ({"training": {"schedule": "cosine"}}, ["training.schedule", "'paper' or 'linear'"]),
+        ({"training": {"schedule": "steep"}}, ["training.schedule", "'cosine' or 'constant'"]),
         ({"decoding": {"beam_size": 0}}, ["decoding.beam_size"]),
         ({"decoding": {"beam_size": -3}}, ["decoding.beam_size", "-3"]),
         ({"data": {"train": 3}}, ["data.train"]),

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from transduce.training.loss import label_smoothed
+from transduce.training import loss as module
+from transduce.training.loss import label_smoothed, projected_loss
 
 PROBABILITIES = torch.tensor([0.05, 0.10, 0.60, 0.20, 0.05], dtype=torch.float64)
 LOGITS = PROBABILITIES.log()[None, None]
@@ -65,3 +66,41 @@ def test_half_precision_is_summed_in_float32() -> None:
     assert torch.equal(
         label_smoothed(logits, labels).sum, label_smoothed(logits.float(), labels).sum
     )
+
+
+@pytest.mark.parametrize(("chunk", "rows"), [(1024, 64), (5, 2), (4, 4)])
+def test_without_holding_the_logits(monkeypatch: pytest.MonkeyPatch, chunk: int, rows: int) -> None:
+    """In chunks, with its own gradient: the same numbers as by the definition."""
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(module, "ROWS", rows)
+    W = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    states = torch.randn(3, 4, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 7, (3, 4))
+    ours = projected_loss(states, W, labels, 0.2)
+    expected = label_smoothed(states @ W.T, labels, 0.2)
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    gradients = torch.autograd.grad(ours.sum / 5, (states, W))
+    right = torch.autograd.grad(expected.sum / 5, (states, W))
+    torch.testing.assert_close(gradients, right)
+
+
+def test_projected_in_half_precision() -> None:
+    W, states = torch.randn(50, 16), torch.randn(3, 4, 16)
+    labels = torch.randint(0, 50, (3, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = projected_loss(states, W, labels)
+    assert loss.sum.dtype == torch.float32
+    torch.testing.assert_close(
+        loss.sum, label_smoothed(states @ W.T, labels).sum, rtol=0.01, atol=0
+    )
+
+
+def test_projected_nothing_but_padding() -> None:
+    """A26, and huge numbers under the padding."""
+    W = torch.randn(5, 3, requires_grad=True)
+    states = torch.full((2, 3, 3), 1e20, requires_grad=True)
+    loss = projected_loss(states, W, torch.zeros(2, 3, dtype=torch.int64), 0.1)
+    assert (loss.sum.item(), loss.tokens.item(), loss.unsmoothed.item()) == (0.0, 0, 0.0)
+    for gradient in torch.autograd.grad(loss.sum, (states, W)):
+        assert (gradient == 0).all()

@@ -18,7 +18,9 @@ from transduce.model import Transformer
 from transduce.preparing import prepare_corpus
 from transduce.training import trainer as module
 from transduce.training.checkpoint import step_of
-from transduce.training.trainer import Trainer, pick_precision
+from transduce.training.gradients import Sums
+from transduce.training.machine import pick_precision
+from transduce.training.trainer import Trainer, Update
 
 Make = Callable[..., Trainer]
 
@@ -83,7 +85,7 @@ def record(trainer: Trainer) -> list[Any]:
 
     def recording(group: list[Batch]) -> Any:
         result = update(group)
-        seen.append(([batch.src.tolist() for batch in group], result.rate, result.loss))
+        seen.append(([batch.src.tolist() for batch in group], result.rate, result.sums.loss))
         return result
 
     trainer.update = recording  # type: ignore[method-assign, assignment]
@@ -140,15 +142,15 @@ def test_micro_batches_weigh_tokens_equally(make: Make) -> None:
         assert update.tokens == 2 + 8
         results.append((sums(trainer.model), update))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=0, atol=1e-12)
-    assert results[0][1].loss == pytest.approx(results[1][1].loss, abs=1e-12)
+    assert results[0][1].sums.loss == pytest.approx(results[1][1].sums.loss, abs=1e-12)
 
 
 def test_the_reported_loss_is_per_token(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A18: 2 tokens of loss 1.0 and 8 of loss 3.0 make 2.6, in the log too."""
     since = module.Since()
-    since.add(module.Update(2 * 1.0, 2 * 1.0, 2, 0.1, 1.0))
-    since.add(module.Update(8 * 3.0, 8 * 3.0, 8, 0.1, 1.0))
-    row = since.metrics(make().progress, module.Update(0.0, 0.0, 0, 0.1, 1.0))
+    since.add(Update(Sums(2 * 1.0, 2 * 1.0), 2, 0.1, 1.0))
+    since.add(Update(Sums(8 * 3.0, 8 * 3.0), 8, 0.1, 1.0))
+    row = since.metrics(make().progress, Update(Sums(), 0, 0.1, 1.0))
     assert row["loss"] == pytest.approx(2.6)
     assert row["perplexity"] == pytest.approx(math.exp(2.6))
 
@@ -208,7 +210,7 @@ def test_stopping_on_request_saves_and_says_so(make: Make) -> None:
     assert step_of(trainer.checkpoints.all()[-1]) == 7
 
 
-@pytest.mark.parametrize("schedule", ["paper", "linear"])
+@pytest.mark.parametrize("schedule", ["paper", "inverse_sqrt", "linear", "cosine", "constant"])
 def test_patience_and_the_best(make: Make, schedule: str) -> None:
     """A25: BLEU 10, 9, 8 with patience 2 stops after the third, under every schedule."""
     best: list[int] = []
@@ -221,7 +223,14 @@ def test_patience_and_the_best(make: Make, schedule: str) -> None:
     trainer.on_best = lambda model: best.append(trainer.progress.step)
     assert start(trainer) == "finished"
     assert best == [2, 2, 4]
-    assert (trainer.progress.best_score, trainer.progress.best_step) == (20, 4)
+    assert [(best.score, best.step) for best in trainer.progress.best] == [(20, 4)]
+
+
+def test_the_best_checkpoints_are_kept(make: Make) -> None:
+    scores = [1.0, 9.0, 8.0, 2.0, 7.0]
+    trainer = make(scores=scores, validate_every=4, checkpoint_every=100, keep=1, keep_best=2)
+    start(trainer)
+    assert [step_of(path) for path in trainer.checkpoints.all()] == [8, 12, 20]
 
 
 def test_of_equal_scores_the_lower_loss_is_the_better(make: Make) -> None:
@@ -265,6 +274,6 @@ def test_bfloat16_follows_float32(make: Make) -> None:
 
 def test_precision_is_chosen_for_the_device() -> None:
     cpu = torch.device("cpu")
-    assert pick_precision("float32", cpu) == "float32"
-    assert pick_precision("bfloat16", cpu) == "bfloat16"
-    assert pick_precision("auto", cpu) in ("float32", "bfloat16")
+    assert pick_precision("float32", cpu, 64) == "float32"
+    assert pick_precision("bfloat16", cpu, 64) == "bfloat16"
+    assert pick_precision("auto", cpu, 64) in ("float32", "bfloat16")

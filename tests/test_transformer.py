@@ -18,10 +18,11 @@ from transduce.model.transformer import (
     attention,
     attention_weights,
     causal_mask,
+    dropout_from,
     fused_attention,
+    masked_softmax,
     padding_mask,
     sinusoids,
-    softmax,
 )
 
 SRC = torch.tensor([[5, 6, 7, 8, 3], [9, 3, 0, 0, 0]])
@@ -75,8 +76,21 @@ def test_sinusoids_beyond_the_table() -> None:
 @pytest.mark.parametrize("length", [1, 3, 15, 16, 40])
 def test_softmax_written_out_equals_the_librarys(length: int) -> None:
     scores = 30 * torch.randn(2, 3, 5, length, dtype=torch.float64)
-    torch.testing.assert_close(softmax(scores), scores.softmax(-1), rtol=1e-13, atol=1e-15)
-    assert softmax(scores.bfloat16()).dtype == torch.float32
+    weights = masked_softmax(scores, None)
+    torch.testing.assert_close(weights, scores.softmax(-1), rtol=1e-13, atol=1e-15)
+    assert masked_softmax(scores.bfloat16(), None).dtype == torch.float32
+
+
+@pytest.mark.parametrize("keys", [5, 17])
+def test_gradient_of_the_masked_softmax(keys: int) -> None:
+    """By finite differences; rows without any key, and hidden keys, have a gradient of zero."""
+    mask = torch.rand(2, 1, 3, keys) < 0.6
+    mask[0, 0, 1] = False
+    scores = torch.randn(2, 2, 3, keys, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda x: masked_softmax(x, mask), scores)
+    masked_softmax(scores, mask).square().sum().backward()
+    assert scores.grad is not None
+    assert (scores.grad.masked_select(~mask) == 0).all()
 
 
 # Leaks
@@ -194,7 +208,7 @@ def test_the_whole_model_with_either_attention(
 ) -> None:
     model = build()
     explicit = model(SRC, TGT)
-    monkeypatch.setattr(module, "fused_pays", lambda Q: True)
+    monkeypatch.setattr(module, "fused_pays", lambda Q, P_drop: True)
     torch.testing.assert_close(model(SRC, TGT), explicit, rtol=0, atol=1e-12)
 
 
@@ -375,6 +389,33 @@ def test_dropout_is_dropout() -> None:
     assert columns.std().item() == pytest.approx((0.21 / 1000) ** 0.5, rel=0.2)
     assert not torch.equal(dropout(x), dropped)
     assert dropout.eval()(x) is x
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32, torch.float64])
+def test_dropout_gives_the_gradient_to_what_it_kept(kind: torch.dtype) -> None:
+    x = torch.randn(7, 11, dtype=kind, requires_grad=True)
+    dropped = Dropout(0.4).train()(x)
+    dropped.sum().backward()
+    kept = dropped != 0
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, kept.to(kind) / 0.6)
+    torch.testing.assert_close(dropped, torch.where(kept, x / 0.6, 0.0).to(kind))
+
+
+def test_dropout_depends_on_its_seed_alone() -> None:
+    dropout, x = Dropout(0.5).train(), torch.ones(300)
+    drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for seed in ((1, 2), (1, 2), (2, 1)):
+        torch.manual_seed(len(drawn))
+        with dropout_from(*seed):
+            drawn.append((dropout(x), dropout(x)))
+    assert torch.equal(drawn[0][0], drawn[1][0]) and torch.equal(drawn[0][1], drawn[1][1])
+    assert not torch.equal(drawn[0][0], drawn[0][1])
+    assert not torch.equal(drawn[0][0], drawn[2][0])
+    torch.manual_seed(7)  # without a seed of its own: torch's
+    first = dropout(x)
+    torch.manual_seed(7)
+    assert torch.equal(dropout(x), first)
 
 
 def test_where_dropout_stands(build: BuildModel) -> None:

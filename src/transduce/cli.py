@@ -426,20 +426,27 @@ def evaluate(
 
 
 @app.command
-def average(run: Path, /, *, last: int = 5, out: Path | None = None) -> None:
-    """Average the last checkpoints of a run into a model folder (§6.1 of the paper).
+def average(
+    run: Path, /, *, last: int | None = None, best: int | None = None, out: Path | None = None
+) -> None:
+    """Average the last checkpoints of a run (§6.1 of the paper), or the best, into a model folder.
 
     Args:
         run: the run's folder.
-        last: how many checkpoints.
-        out: the model folder to write; by default average-N in the run.
+        last: the mean of so many last checkpoints; 5 if nothing is said.
+        best: the mean of so many best ones (training.keep_best says how many a run keeps).
+        out: the model folder to write; by default average-last-N or average-best-N in the run.
     """
-    if last < 1:
-        raise UsageError(f"--last {last}: must be at least 1")
+    if last is not None and best is not None:
+        raise UsageError("--last and --best exclude each other")
+    which: Literal["last", "best"] = "last" if best is None else "best"
+    count = best if best is not None else 5 if last is None else last
+    if count < 1:
+        raise UsageError(f"--{which} {count}: must be at least 1")
     from transduce.experiment import average_run
 
-    folder = average_run(run, last, out)
-    say(f"the average of the last {last} checkpoints")
+    folder = average_run(run, count, out, which)
+    say(f"the average of the {which} {count} checkpoints")
     print(folder)
 
 

@@ -280,13 +280,14 @@ class TrainingConfig(Section):
     """Target tokens of one update, at most (padding included)."""
     accumulation: int = Field(default=1, ge=1)
     """Micro-batches that an update is computed in; more of them need less memory."""
-    schedule: Literal["paper", "linear"] = "paper"
-    """paper: factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5) (§5.3);
-    linear: up to `learning_rate` in `warmup_steps` updates, then straight down to zero."""
+    schedule: Literal["paper", "inverse_sqrt", "linear", "cosine", "constant"] = "paper"
+    """paper: factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5) (§5.3). The others
+    rise to `learning_rate` in `warmup_steps` updates; then inverse_sqrt falls with step^-0.5,
+    linear and cosine fall to zero at the end, constant stays."""
     factor: float = Field(default=1.0, gt=0)
     """Multiplies the paper's schedule (1.0 in the paper)."""
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Peak rate of the linear schedule."""
+    """Peak rate of every schedule but the paper's."""
     warmup_steps: int = Field(default=4000, ge=1)
     """Updates over which the rate rises."""
     beta_1: float = Field(default=0.9, ge=0, lt=1)
@@ -300,6 +301,11 @@ class TrainingConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the matrix products; weights, norms and Adam's state are float32 always. auto:
     bfloat16 where the processor has instructions for it."""
+    workers: int = Field(default=1, ge=1)
+    """On a CPU: into how many parts a batch is divided, each computed by a thread of its own (or
+    by several, if there are more threads than parts)."""
+    word_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the input tokens, of either side, that are replaced by UNKNOWN in training."""
     seed: int = Field(default=1, ge=0)
     """Decides the initial weights, the order of the data and the dropout masks."""
     log_every: int = Field(default=50, ge=1)
@@ -311,10 +317,14 @@ class TrainingConfig(Section):
     checkpoint_every: int = Field(default=1000, ge=1)
     """Updates between two checkpoints."""
     keep: int = Field(default=5, ge=-1)
-    """How many of the newest checkpoints stay on disk (and the best); less than 1 keeps all."""
+    """How many of the newest checkpoints stay on disk; less than 1 keeps all."""
+    keep_best: int = Field(default=1, ge=1)
+    """How many checkpoints of the best validations stay as well."""
     average: int = Field(default=1, ge=1)
-    """Number of last checkpoints whose mean becomes the final model (§6.1); 1: the best model
-    seen in validation."""
+    """Number of checkpoints whose mean becomes the final model (§6.1); 1: the best model seen in
+    validation."""
+    average_of: Literal["last", "best"] = "last"
+    """Which checkpoints are averaged: the last ones, as in the paper, or the best ones."""
     patience: int = Field(default=0, ge=0)
     """Stop after this many validations without a better score; 0: never."""
     stop_at_score: float | None = None

@@ -2,11 +2,11 @@
 
 import copy
 import fcntl
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -39,12 +39,15 @@ from transduce.model_folder import (
     WEIGHTS,
     load_config,
     save_model,
+    set_weights,
     weights,
     write_file,
 )
 from transduce.preparing import absolute, prepare_corpus, settings_of
-from transduce.training.checkpoint import average_last
-from transduce.training.trainer import Outcome, Trainer, pick_precision
+from transduce.training.checkpoint import average_of
+from transduce.training.gradients import Gradients
+from transduce.training.machine import memory_of, pick_precision, pick_workers
+from transduce.training.trainer import Outcome, Trainer
 
 Say = Callable[[str], None]
 
@@ -138,8 +141,12 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     chosen = merge(from_text.settings, from_tokens.settings)
     config = choices.resolved(chosen, merge(user, known))
     device = pick_device(config.device)
-    precision = {"precision": pick_precision(config.training.precision, device)}
-    config = parse(merge(config.model_dump(), {"training": precision}), "the recipe")
+    training = config.training
+    width, tokens = config.model.d_model, training.tokens // training.accumulation
+    automatic: Settings = {"precision": pick_precision(training.precision, device, width)}
+    if "workers" not in user.get("training", {}):
+        automatic["workers"] = pick_workers(device, tokens)
+    config = parse(merge(config.model_dump(), {"training": automatic}), "the recipe")
     check_lengths(config)
     for line in printed(corpus.report()):
         say(line)
@@ -278,8 +285,8 @@ def check_memory(config: Config) -> None:
     with torch.device("meta"):
         model = Transformer(config.model)
     need = 16 * sum(parameter.numel() for parameter in model.parameters())
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need > have and pick_device(config.device).type == "cpu":
+    have = memory_of(pick_device(config.device))
+    if need > have:
         raise UsageError(
             f"the model needs {need / 2**30:,.0f} GiB for weights, gradients and Adam's state, "
             f"this machine has {have / 2**30:,.0f}: make [model] smaller"
@@ -305,8 +312,8 @@ def seconds_per_update(trainer: Trainer, measure: float = 5.0) -> float:
     """Measure the duration of an update on a copy of the model, for so many seconds."""
     scratch = copy.copy(trainer)
     scratch.model = copy.deepcopy(trainer.model).train()
+    scratch.gradients = Gradients(scratch.model, trainer.config)
     scratch.optimizer = torch.optim.Adam(scratch.model.parameters(), lr=0.0)
-    state = torch.get_rng_state()
     times: list[float] = []
     started = time.monotonic()
     while time.monotonic() - started < measure or len(times) < 10:
@@ -316,7 +323,6 @@ def seconds_per_update(trainer: Trainer, measure: float = 5.0) -> float:
             times.append(time.monotonic() - before)
             if time.monotonic() - started >= measure and len(times) >= 10:
                 break
-    torch.set_rng_state(state)
     settled = times[len(times) // 5 :]  # the first ones touch new memory
     return sum(settled) / len(settled)
 
@@ -334,6 +340,7 @@ def describe(config: Config, trainer: Trainer, say: Say) -> None:
     say(
         f"training: {training.steps:,} updates of at most {training.tokens:,} target tokens, "
         f"{training.precision} on {trainer.device}"
+        + (f", {training.workers} parts side by side" if trainer.gradients.workers > 1 else "")
     )
     if found := departures(config):
         say("departures from the paper: " + "; ".join(found))
@@ -347,23 +354,30 @@ def finish(
     say: Say,
 ) -> None:
     """Replace the best model by the average, where that is configured, and say what there is."""
-    progress = trainer.progress
-    if config.training.average > 1:
-        available = len(trainer.checkpoints.all())
-        last = min(config.training.average, available)
-        tensors, chosen = average_last(run / CHECKPOINTS, last)
+    training, metric = config.training, config.evaluation.metrics[0]
+    seen = ", ".join(
+        f"{metric} {best.score:.2f} in validation, after update {best.step:,}"
+        for best in trainer.progress.best[:1]
+    )
+    if training.average > 1:
+        kept = trainer.checkpoints.all() if training.average_of == "last" else trainer.progress.best
+        count = min(training.average, len(kept))
+        tensors, chosen = average_of(run / CHECKPOINTS, count, training.average_of)
+        set_weights(trainer.model, tensors, run / CHECKPOINTS)
+        trainer.model.eval()
+        score = trainer.validate(trainer.model)[metric]
         save_model(run / MODEL, config, tensors, tokenizers, card(config))
-        say(f"the model is the average of {', '.join(path.name for path in chosen)}")
+        names = ", ".join(path.name for path in chosen)
+        say(f"the model is the average of {names}: {metric} {score:.2f} in validation")
+        say(f"the best single one seen: {seen}")
     else:
-        metric = config.evaluation.metrics[0]
-        say(
-            f"the model is the best seen: {metric} {progress.best_score:.2f} in validation, "
-            f"after update {progress.best_step:,}"
-        )
+        say(f"the model is the best seen: {seen}")
 
 
-def average_run(run: Path, last: int, out: Path | None) -> Path:
-    """Write the average of a run's last checkpoints as a model folder; return the folder.
+def average_run(
+    run: Path, count: int, out: Path | None, which: Literal["last", "best"] = "last"
+) -> Path:
+    """Write the average of a run's last or best checkpoints as a model folder; return the folder.
 
     Raises:
         TransduceError: if `run` is no run or has fewer checkpoints.
@@ -371,8 +385,8 @@ def average_run(run: Path, last: int, out: Path | None) -> Path:
     if not (run / CONFIG).is_file():
         raise TransduceError(f"{run} is no run: it holds no {CONFIG}")
     config = load_config(run)
-    tensors, _ = average_last(run / CHECKPOINTS, last)
-    folder = out or run / f"average-{last}"
+    tensors, _ = average_of(run / CHECKPOINTS, count, which)
+    folder = out or run / f"average-{which}-{count}"
     tokenizers = load_tokenizers(
         corpus_folder(config.data, run), config.tokenizer, config.data.normalization
     )

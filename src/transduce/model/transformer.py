@@ -10,10 +10,13 @@ loss, beams or devices.
 """
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -50,27 +53,41 @@ def attention_weights(
     The softmax is computed in float32 or wider. A query that may look at no key at all gets
     weights of zero, never NaN; therefore hidden scores are the lowest finite number, not −∞.
     """
-    d_k = Q.size(-1)
-    scores = Q @ K.transpose(-2, -1) / math.sqrt(d_k)
-    if mask is None:
-        return softmax(scores)
-    hidden = ~mask
-    scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-    return softmax(scores).masked_fill(hidden, 0.0)
+    return masked_softmax(Q @ K.transpose(-2, -1) / math.sqrt(Q.size(-1)), mask)
 
 
-def softmax(scores: Float[Tensor, "B h q k"]) -> Float[Tensor, "B h q k"]:
-    """exp(s) / Σ exp(s) along the keys, with the largest score subtracted first.
+def masked_softmax(
+    scores: Float[Tensor, "B h q k"], mask: Bool[Tensor, "#B #h #q k"] | None
+) -> Float[Tensor, "B h q k"]:
+    """exp(s) / Σ exp(s) along the keys that may be seen, 0 for the others; float32 or wider."""
+    return _MaskedSoftmax.apply(scores, mask)  # type: ignore[no-untyped-call]
 
-    Written out for short rows on a CPU: below 16 numbers the library's kernel is not vectorised,
-    and several times slower.
-    """
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    if scores.size(-1) >= 16 or scores.device.type != "cpu":
-        return scores.softmax(dim=-1, dtype=wide)
-    scores = scores.to(wide)
-    powers = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
-    return powers / powers.sum(dim=-1, keepdim=True)
+
+class _MaskedSoftmax(torch.autograd.Function):
+    """Softmax P with its gradient P ⊙ (dP − Σ P dP), in which what is hidden is zero by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor | None) -> Tensor:
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
+        if mask is not None:
+            wide.masked_fill_(~mask, torch.finfo(wide.dtype).min)
+        if wide.size(-1) >= 16 or wide.device.type != "cpu":
+            P = wide.softmax(dim=-1)
+        else:  # the library's kernel is not vectorised for rows as short as these
+            P = wide.sub_(wide.amax(dim=-1, keepdim=True)).exp_()
+            P.div_(P.sum(dim=-1, keepdim=True))
+        if mask is not None:
+            P.masked_fill_(~mask, 0.0)
+        ctx.save_for_backward(P)
+        ctx.narrow = scores.dtype
+        return P
+
+    @staticmethod
+    def backward(ctx: Any, d_P: Tensor) -> tuple[Tensor, None]:
+        (P,) = ctx.saved_tensors
+        d_scores = P * d_P
+        d_scores.addcmul_(P, d_scores.sum(dim=-1, keepdim=True), value=-1.0)
+        return d_scores.to(ctx.narrow), None
 
 
 def attention(
@@ -108,29 +125,37 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "#B #h #q k"] | None,
     ) -> Float[Tensor, "B q d_model"]:
         """Queries come from `x`, keys and values from `memory` (in self-attention the same)."""
-        K, V = self.keys_values(memory)
-        return self.attend(x, K, V, mask)
+        if x is memory:
+            Q, K, V = self.projected(x, self.W_Q, self.W_K, self.W_V)
+        else:
+            (Q,) = self.projected(x, self.W_Q)
+            K, V = self.projected(memory, self.W_K, self.W_V)
+        return self.attend(Q, K, V, mask)
 
-    def keys_values(
-        self, memory: Float[Tensor, "B k d_model"]
-    ) -> tuple[Float[Tensor, "B h k d_k"], Float[Tensor, "B h k d_v"]]:
-        """Return the keys and values of all heads."""
-        return self.split(self.W_K(memory)), self.split(self.W_V(memory))
+    def projected(
+        self, x: Float[Tensor, "B k d_model"], *projections: nn.Linear
+    ) -> list[Float[Tensor, "B h k _"]]:
+        """Return x W for each of the projections, divided into heads: one product for all."""
+        if len(projections) == 1:
+            return [self.split(projections[0](x))]
+        joined = functional.linear(x, torch.cat([W.weight for W in projections]))
+        parts = joined.split([W.out_features for W in projections], dim=-1)
+        return [self.split(part) for part in parts]
 
     def attend(
         self,
-        x: Float[Tensor, "B q d_model"],
+        Q: Float[Tensor, "B h q d_k"],
         K: Float[Tensor, "B h k d_k"],
         V: Float[Tensor, "B h k d_v"],
         mask: Bool[Tensor, "#B #h #q k"] | None,
     ) -> Float[Tensor, "B q d_model"]:
-        """Let every query of `x` attend to the given keys and values."""
-        Q = self.split(self.W_Q(x))
-        if self.weights._forward_hooks or not fused_pays(Q):
+        """Let every query attend to the given keys and values, and join the heads."""
+        P_drop = self.dropout.P_drop if self.training else 0.0
+        if self.weights._forward_hooks or not fused_pays(Q, P_drop):
             weights = self.dropout(self.weights(attention_weights(Q, K, mask)))
             heads = weights.to(V.dtype) @ V
         else:
-            heads = fused_attention(Q, K, V, mask, self.dropout.P_drop if self.training else 0.0)
+            heads = fused_attention(Q, K, V, mask, P_drop)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # B h q d_v -> B q h·d_v
 
     def split(self, x: Float[Tensor, "B k features"]) -> Float[Tensor, "B h k d"]:
@@ -146,21 +171,23 @@ def fused_attention(
     K: Float[Tensor, "B h k d_k"],
     V: Float[Tensor, "B h k d_v"],
     mask: Bool[Tensor, "#B #h #q k"] | None,
-    dropout: float = 0.0,
+    P_drop: float = 0.0,
 ) -> Float[Tensor, "B h q d_v"]:
     """Eq. 1 by the library's fused kernel: the same numbers, without the weights in memory."""
-    heads = functional.scaled_dot_product_attention(Q, K, V, mask, dropout)
+    heads = functional.scaled_dot_product_attention(Q, K, V, mask, P_drop)
     if mask is None:
         return heads
     return heads.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # queries without any key
 
 
-def fused_pays(Q: Float[Tensor, "B h q d_k"]) -> bool:
+def fused_pays(Q: Float[Tensor, "B h q d_k"], P_drop: float = 0.0) -> bool:
     """Say whether the fused kernel is the faster one here (measured: docs/results.md).
 
     On GPUs and in float32 it always is. In bfloat16 on CPUs its backward pass is so slow that
-    explicit products win up to some 500 positions.
+    explicit products win up to some 500 positions; with dropout it knows only the slow path there.
     """
+    if Q.device.type == "cpu" and P_drop > 0.0:
+        return False
     return Q.is_cuda or Q.dtype == torch.float32 or Q.size(2) >= 512
 
 
@@ -266,11 +293,31 @@ class Embedding(nn.Module):
 # Residual connections (§3.1) and dropout (§5.4) -------------------------------------------------
 
 
+class Draws(threading.local):
+    """Where dropout on CPUs takes its random numbers from: each thread has its own source."""
+
+    source: np.random.Generator | None = None
+
+
+DRAWS = Draws()
+
+
+@contextmanager
+def dropout_from(*seed: int) -> Iterator[None]:
+    """Have this thread's dropout masks depend on `seed` alone: the same again whenever asked."""
+    before = DRAWS.source
+    DRAWS.source = np.random.Generator(np.random.SFC64(seed))
+    try:
+        yield
+    finally:
+        DRAWS.source = before
+
+
 class Dropout(nn.Module):
     """Sets each number to zero with probability P_drop and scales the others up to match (§5.4).
 
-    The same as `nn.Dropout`; on a CPU, where drawing random numbers is what costs, each 64-bit
-    draw decides about four numbers (P_drop is met to 1 in 65,536).
+    The same as `nn.Dropout`, whose drawing of random numbers and handling of booleans is slow on
+    CPUs. There P_drop is met to 1 in 32,768.
     """
 
     def __init__(self, P_drop: float) -> None:
@@ -283,13 +330,34 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return functional.dropout(x, self.P_drop)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        threshold = round(self.P_drop * 2**16) - 2**15
-        keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
-        return x * keep * (1.0 / (1.0 - self.P_drop))
+        return _Dropped.apply(x, self.P_drop)  # type: ignore[no-untyped-call]
 
     if TYPE_CHECKING:
         __call__ = forward
+
+
+class _Dropped(torch.autograd.Function):
+    """Dropout by bits: a number is kept by AND with all ones, dropped by AND with zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Float[Tensor, "..."], P_drop: float) -> Float[Tensor, "..."]:
+        source = DRAWS.source or np.random.Generator(np.random.SFC64(int(torch.randint(2**62, ()))))
+        draws = source.integers(2**64, size=(x.numel() + 3) // 4, dtype=np.uint64).view(np.int16)
+        keep = torch.from_numpy(draws)[: x.numel()].view(x.shape)
+        # Each 15-bit number is kept if it is at least P_drop · 2^15: the sign of a difference.
+        keep.bitwise_and_(2**15 - 1).neg_().add_(round(P_drop * 2**15) - 1)
+        keep.bitwise_right_shift_(15)
+        ctx.keep = keep.to({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+        ctx.scale = 1.0 / (1.0 - P_drop)
+        return _Dropped.masked(x, ctx.keep, ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], None]:
+        return _Dropped.masked(d_y, ctx.keep, ctx.scale), None
+
+    @staticmethod
+    def masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+        return (x.contiguous().view(keep.dtype) & keep).view(x.dtype).mul_(scale)
 
 
 class Layer(nn.Module):
@@ -393,17 +461,17 @@ class DecoderLayer(Layer):
 
         def self_attention(x: Tensor) -> Tensor:
             rows = x.flatten(0, 1)[:, None]  # B beam d_model -> rows 1 d_model
-            K, V = self.self_attention.keys_values(rows)
+            mixer = self.self_attention
+            Q, K, V = mixer.projected(rows, mixer.W_Q, mixer.W_K, mixer.W_V)
             layer.K[:, :, pos : pos + 1], layer.V[:, :, pos : pos + 1] = K, V
             past = slice(0, pos + 1)
-            attended = self.self_attention.attend(
-                rows, layer.K[:, :, past], layer.V[:, :, past], None
-            )
+            attended = mixer.attend(Q, layer.K[:, :, past], layer.V[:, :, past], None)
             return attended.view(x.shape)
 
         def cross_attention(x: Tensor) -> Tensor:
             # The hypotheses of a sentence are so many queries to the same keys and values.
-            return self.cross_attention.attend(x, layer.memory_K, layer.memory_V, src_mask)
+            (Q,) = self.cross_attention.projected(x, self.cross_attention.W_Q)
+            return self.cross_attention.attend(Q, layer.memory_K, layer.memory_V, src_mask)
 
         x = self.add_and_norm(x, self_attention, self.self_attention_norm)
         x = self.add_and_norm(x, cross_attention, self.cross_attention_norm)
@@ -570,8 +638,14 @@ class Transformer(nn.Module):
             src: source pieces and END, padded with PAD.
             tgt_in: BEGIN and the target pieces ("shifted right"), padded with PAD.
         """
+        return self.output(self.states(src, tgt_in))
+
+    def states(
+        self, src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T d_model"]:
+        """Return what `output` turns into logits."""
         src_mask = padding_mask(src)
-        return self.output(self.decode(self.encode(src, src_mask), src_mask, tgt_in))
+        return self.decode(self.encode(src, src_mask), src_mask, tgt_in)
 
     def encode(
         self, src: Int[Tensor, "B S"], src_mask: Bool[Tensor, "B 1 1 S"]
@@ -601,7 +675,8 @@ class Transformer(nn.Module):
         layers = []
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
-            memory_K, memory_V = layer.cross_attention.keys_values(memory)
+            mixer = layer.cross_attention
+            memory_K, memory_V = mixer.projected(memory, mixer.W_K, mixer.W_V)
             K, V = memory_K[:, :, :0], memory_V[:, :, :0]  # nothing seen yet
             layers.append(LayerState(K, V, memory_K.contiguous(), memory_V.contiguous()))
         return DecoderState(tuple(layers), src_mask, beam=1, length=0)

@@ -1,7 +1,7 @@
 """Checkpoints: all that resuming needs, as tensors and JSON, never pickle.
 
     checkpoints/step-N/model.safetensors      the weights
-                       optimizer.safetensors  Adam's moments, and the random generator's state
+                       optimizer.safetensors  Adam's moments
                        state.json             where the run stands
 
 A checkpoint is written into a hidden folder that gets its name when it is complete; what a killed
@@ -12,8 +12,10 @@ import json
 import os
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +32,6 @@ from transduce.model_folder import (
 )
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
-RNG = "rng_state"
 
 
 @dataclass
@@ -47,14 +48,36 @@ class Progress:
     """Batches of the window after them already used."""
     seconds: float = 0.0
     """Time spent training, validation included."""
-    best_score: float | None = None
-    """Best validation score so far."""
-    best_loss: float = 0.0
-    """Validation loss at that score: of equal scores the one of lower loss is the better."""
-    best_step: int = 0
-    """The update after which it was reached."""
+    best: list["Best"] = field(default_factory=list)
+    """The best validations so far, best first; as many as `training.keep_best`."""
     misses: int = 0
-    """Validations since then."""
+    """Validations since the best one."""
+
+    def enter(
+        self, new: "Best", is_better: Callable[[float, float | None], bool], most: int
+    ) -> int | None:
+        """Put a validation in its place among the best; return the place, None if it has none.
+
+        Of equal scores the one of lower loss is the better, and of equal losses the earlier one.
+        """
+        place = sum(
+            not is_better(new.score, old.score)
+            and not (new.score == old.score and new.loss < old.loss)
+            for old in self.best
+        )
+        self.best.insert(place, new)
+        del self.best[most:]
+        self.misses = 0 if place == 0 else self.misses + 1
+        return place if place < most else None
+
+
+@dataclass
+class Best:
+    """One of the best validations."""
+
+    score: float
+    loss: float
+    step: int
 
 
 class Checkpoints:
@@ -86,7 +109,7 @@ class Checkpoints:
         )
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
-        """Write a checkpoint, then remove those that are too many (never the best one).
+        """Write a checkpoint, then remove those that are too many (never one of the best).
 
         Raises:
             TransduceError: if it cannot be written; the older ones stay.
@@ -107,18 +130,18 @@ class Checkpoints:
         except TransduceError:
             shutil.rmtree(part, ignore_errors=True)
             raise
-        self.rotate(progress.best_step)
+        self.rotate({best.step for best in progress.best})
         return final
 
-    def rotate(self, best_step: int) -> None:
-        """Remove all but the newest `keep` checkpoints and the best one."""
+    def rotate(self, best: set[int]) -> None:
+        """Remove all but the newest `keep` checkpoints and those of the best steps."""
         if self.keep > 0:
             for path in self.all()[: -self.keep]:
-                if step_of(path) != best_step:
+                if step_of(path) not in best:
                     shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """Put model, optimizer and the random generator into the state of a checkpoint.
+        """Put model and optimizer into the state of a checkpoint.
 
         Raises:
             TransduceError: naming the file that is broken or does not fit.
@@ -126,10 +149,7 @@ class Checkpoints:
         set_weights(model, read_tensors(path / WEIGHTS), path / WEIGHTS)
         tensors = read_tensors(path / OPTIMIZER)
         try:
-            progress = Progress(**json.loads((path / STATE).read_text(encoding="utf-8")))
-            torch.set_rng_state(tensors.pop(RNG))
-            if torch.cuda.is_available() and f"cuda_{RNG}" in tensors:
-                torch.cuda.set_rng_state(tensors.pop(f"cuda_{RNG}"))
+            progress = read_progress(path)
             for name, parameter in model.named_parameters():
                 optimizer.state[parameter] = {
                     key: tensors[f"{key}.{name}"].to(parameter.device)
@@ -146,23 +166,41 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def average_last(folder: Path, last: int) -> tuple[dict[str, Tensor], list[Path]]:
-    """Return the mean of the last checkpoints of a run (§6.1), and which they are.
+def read_progress(path: Path) -> Progress:
+    """Read where a run stood at a checkpoint.
+
+    Raises:
+        TransduceError: naming the file that is broken.
+    """
+    try:
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        return Progress(**(state | {"best": [Best(**best) for best in state["best"]]}))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise TransduceError(f"cannot read {path / STATE}: {error}") from None
+
+
+def average_of(
+    folder: Path, count: int, which: Literal["last", "best"]
+) -> tuple[dict[str, Tensor], list[Path]]:
+    """Return the mean of the last (§6.1) or the best checkpoints of a run, and which they are.
 
     Raises:
         TransduceError: if there are fewer, or they do not fit each other.
     """
     found = Checkpoints(folder, keep=-1).all()
-    if len(found) < last:
-        raise TransduceError(f"{folder} holds {len(found)} checkpoints, not {last}")
-    chosen = found[-last:]
+    if which == "best" and found:
+        steps = [best.step for best in read_progress(found[-1]).best[:count]]
+        chosen = [path for path in found if step_of(path) in steps]
+    else:
+        chosen = found[-count:]
+    if len(chosen) < count:
+        kind = "best " if which == "best" else ""
+        raise TransduceError(f"{folder} holds {len(chosen)} {kind}checkpoints, not {count}")
     return average(read_tensors(path / WEIGHTS) for path in chosen), chosen
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {RNG: torch.get_rng_state()}
-    if torch.cuda.is_available():
-        tensors[f"cuda_{RNG}"] = torch.cuda.get_rng_state()
+    tensors = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"{key}.{name}"] = value.detach().cpu().contiguous()

@@ -5,11 +5,14 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from transduce.config import PAD
 
-ROWS = 128
-"""Positions looked at in one go: their probabilities stay in the processor's cache."""
+CHUNK = 1024
+"""Positions whose logits exist at the same time."""
+ROWS = 64
+"""Positions looked at in one go on a CPU: their probabilities stay in its cache."""
 
 
 class Loss(NamedTuple):
@@ -28,47 +31,85 @@ def label_smoothed(
 ) -> Loss:
     """Compare logits with a target that has 1 − ε on the right class and ε spread over all.
 
-    With q(c) = (1 − ε)[c = y] + ε / vocab, the loss of one position is −Σ_c q(c) log p(c), and its
-    gradient by the logits is p − q. Positions whose label is PAD are out of the sums, of the count
-    and of the gradient, whatever their logits are. Computed in float32 or wider.
+    With q(c) = (1 − ε)[c = y] + ε / vocab, the loss of one position is −Σ_c q(c) log p(c).
+    Positions whose label is PAD are out of the sums, of the count and of the gradient, whatever
+    their logits are. Computed in float32 or wider.
     """
-    smoothed, unsmoothed = _Smoothed.apply(logits.flatten(0, 1), tgt_out.flatten(), eps_ls)  # type: ignore[no-untyped-call]
+    real = tgt_out != PAD
+    log_p = logits[real].log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))
+    right = -log_p.gather(1, tgt_out[real][:, None]).sum()
+    smoothed = (1.0 - eps_ls) * right - eps_ls * log_p.mean(dim=-1).sum()
+    return Loss(smoothed, real.sum(), right.detach())
+
+
+def projected_loss(
+    states: Float[Tensor, "B T d_model"],
+    W: Float[Tensor, "vocab d_model"],
+    tgt_out: Int[Tensor, "B T"],
+    eps_ls: float = 0.1,
+) -> Loss:
+    """`label_smoothed(states Wᵀ, tgt_out, eps_ls)`, without ever holding all of the logits.
+
+    The gradient by the logits is p − q. It is computed together with the loss, chunk by chunk, in
+    the place of the logits, and at once multiplied out into the gradients of states and W.
+    """
+    smoothed, unsmoothed = _Projected.apply(states.flatten(0, 1), W, tgt_out.flatten(), eps_ls)  # type: ignore[no-untyped-call]
     return Loss(smoothed, (tgt_out != PAD).sum(), unsmoothed)
 
 
-class _Smoothed(torch.autograd.Function):
-    """The loss, and its gradient p − q at the same time, so that p is computed once."""
-
+class _Projected(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        logits: Float[Tensor, "tokens vocab"],
+        states: Float[Tensor, "tokens d_model"],
+        W: Float[Tensor, "vocab d_model"],
         labels: Int[Tensor, " tokens"],
         eps_ls: float,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        smoothed = unsmoothed = logits.new_zeros((), dtype=wide)
-        gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        for first in range(0, len(labels), ROWS):
-            some = slice(first, first + ROWS)
-            y, real = labels[some, None], labels[some] != PAD
-            log_p = logits[some].log_softmax(dim=-1, dtype=wide)
-            right = -log_p.gather(1, y)[:, 0]
-            loss = (1.0 - eps_ls) * right - eps_ls * log_p.mean(dim=-1)
-            smoothed = smoothed + loss[real].sum()
-            unsmoothed = unsmoothed + right[real].sum()
-            if gradient is not None:
-                p_minus_q = log_p.exp_().sub_(eps_ls / log_p.size(1))
-                p_minus_q.scatter_add_(1, y, p_minus_q.new_full(y.shape, eps_ls - 1.0))
-                if not real.all():
-                    p_minus_q[~real] = 0.0
-                gradient[some] = p_minus_q
-        if gradient is not None:
-            ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(unsmoothed)
-        return smoothed, unsmoothed
+        kind = states.device.type
+        narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else W.dtype
+        x, narrow_W = states.to(narrow), W.to(narrow)
+        needed = any(ctx.needs_input_grad[:2])
+        d_states = torch.empty_like(states) if needed else None
+        d_W = torch.zeros_like(W) if needed else None
+        wide = torch.promote_types(narrow, torch.float32)
+        sums = torch.zeros(2, dtype=wide, device=states.device)
+        for first in range(0, len(labels), CHUNK):
+            chunk = slice(first, first + CHUNK)
+            logits = functional.linear(x[chunk], narrow_W)
+            sums += _p_minus_q(logits, labels[chunk], eps_ls)
+            if d_states is not None and d_W is not None:
+                d_states[chunk] = logits @ narrow_W
+                d_W += logits.t() @ x[chunk]
+        ctx.save_for_backward(d_states, d_W)
+        ctx.mark_non_differentiable(sums[1])
+        return sums[0], sums[1]
 
     @staticmethod
-    def backward(ctx: Any, d_smoothed: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * d_smoothed.to(gradient.dtype), None, None
+    def backward(ctx: Any, d_smoothed: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        d_states, d_W = ctx.saved_tensors
+        return d_states.mul_(d_smoothed), d_W.mul_(d_smoothed), None, None
+
+
+def _p_minus_q(
+    logits: Float[Tensor, "tokens vocab"], labels: Int[Tensor, " tokens"], eps_ls: float
+) -> Float[Tensor, "2"]:
+    """Overwrite logits by p − q, zero where the label is PAD; return smoothed and plain loss."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    sums = torch.zeros(2, dtype=wide, device=logits.device)
+    rows = ROWS if logits.device.type == "cpu" else len(labels)
+    for first in range(0, len(labels), rows):
+        some = slice(first, first + rows)
+        y, real = labels[some, None], (labels[some, None] != PAD)
+        z = logits[some].to(wide)
+        p = z.softmax(dim=-1)
+        # log Σ exp z = max z - log max p: no second pass of exponentials.
+        normaliser = z.amax(dim=-1, keepdim=True) - p.amax(dim=-1, keepdim=True).log()
+        plain = normaliser - z.gather(1, y)
+        smoothed = (1.0 - eps_ls) * plain + eps_ls * (normaliser - z.mean(dim=-1, keepdim=True))
+        sums += torch.stack([smoothed[real].sum(), plain[real].sum()])
+        p.sub_(eps_ls / p.size(1)).scatter_add_(1, y, torch.full_like(plain, eps_ls - 1.0))
+        if not real.all():
+            p.masked_fill_(~real, 0.0)
+        logits[some] = p
+    return sums

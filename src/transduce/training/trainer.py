@@ -1,14 +1,12 @@
 """The training loop (§5): one flat loop from batches to updates, validations and checkpoints."""
 
-import ctypes
 import json
 import math
-import platform
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Literal, NamedTuple
@@ -22,13 +20,18 @@ from transduce.data.corpus import Corpus, Encoded
 from transduce.errors import TransduceError
 from transduce.model import Transformer
 from transduce.model_folder import CHECKPOINTS, METRICS
-from transduce.training.checkpoint import Checkpoints, Progress
-from transduce.training.loss import label_smoothed
+from transduce.training.checkpoint import Best, Checkpoints, Progress
+from transduce.training.gradients import Gradients, Sums, products_in
+from transduce.training.loss import projected_loss
+from transduce.training.machine import keep_pages
 from transduce.training.optimizer import adam, learning_rate
 from transduce.training.progress import Display
+from transduce.training.watch import Watch
 
 Validate = Callable[[Transformer], dict[str, float]]
 Outcome = Literal["finished", "reached", "patience", "interrupted"]
+Group = tuple[list[Batch], Place]
+"""The micro-batches of an update, and the place after them."""
 
 
 class Trainer:
@@ -70,9 +73,11 @@ class Trainer:
         self.is_better = is_better
         self.on_best = on_best
         self.device = model.output.weight.device
+        self.gradients = Gradients(model, config)
         self.optimizer = adam(model, config)
         self.checkpoints = Checkpoints(run / CHECKPOINTS, config.keep)
         self.progress = Progress()
+        self.watch = Watch(config)
 
     def resume(self) -> bool:
         """Go back to the newest checkpoint; False if there is none."""
@@ -96,27 +101,35 @@ class Trainer:
         since = Since()
         with Display(config.steps, progress.step) as display, stop_signals() as stop:
             while progress.step < config.steps:
-                for group, after in self.updates_of_epoch():
+                for group, after, waited in timed(self.updates_of_epoch()):
                     update = self.update(group)
-                    since.add(update)
+                    since.add(update, waited)
                     progress.step += 1
                     progress.window, progress.batch = after
                     progress.seconds = time.monotonic() - started
                     last = progress.step == config.steps
+                    loss = update.sums.loss / max(1, update.tokens)
+                    notes = list(self.watch.update(progress.step, loss, update.rate))
                     if progress.step % config.log_every == 0 or last:
                         row = since.metrics(progress, update)
                         self.log(row)
                         display.update(progress.step, row)
+                        notes += self.watch.waiting(since.share_waiting())
+                        notes += self.watch.memory(since.sums.divided, since.sums.skipped)
                         since = Since()
                     outcome: Outcome | None = "finished" if last else None
+                    entered = False
                     if progress.step % config.validate_every == 0 or last:
                         paused = time.monotonic()
-                        outcome = self.validated(display) or outcome
+                        stopped, entered = self.validated(display)
+                        outcome = stopped or outcome
                         progress.seconds = time.monotonic() - started
                         since.pause(time.monotonic() - paused)
+                    for note in notes:
+                        display.say(note)
                     if stop.is_set() and outcome is None:
                         outcome = "interrupted"
-                    if outcome or progress.step % config.checkpoint_every == 0:
+                    if outcome or entered or progress.step % config.checkpoint_every == 0:
                         self.checkpoints.save(self.model, self.optimizer, progress)
                     if outcome:
                         return outcome
@@ -124,7 +137,7 @@ class Trainer:
                 progress.window = progress.batch = 0
         return "finished"
 
-    def updates_of_epoch(self) -> Iterator[tuple[list[Batch], Place]]:
+    def updates_of_epoch(self) -> Iterator[Group]:
         """Yield the micro-batches of each update left of this epoch, and the place after it."""
         start = Place(self.progress.window, self.progress.batch)
         for group in self.epochs.groups(self.progress.epoch, start, self.config.accumulation):
@@ -140,37 +153,30 @@ class Trainer:
         step = self.progress.step + 1
         rate = learning_rate(step, self.config, self.model.config.d_model)
         if tokens == 0:
-            return Update(0.0, 0.0, 0, rate, 0.0)
-        total = unsmoothed = 0.0
-        for batch in group:
-            batch = batch.to(self.device)
-            with self.precision():
-                logits = self.model(batch.src, batch.tgt_in)
-            loss = label_smoothed(logits, batch.tgt_out, self.config.eps_ls)
-            (loss.sum / tokens).backward()
-            total += loss.sum.item()
-            unsmoothed += loss.unsmoothed.item()
+            return Update(Sums(), 0, rate, 0.0)
+        sums = self.gradients.compute(group, tokens, step)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients).item()
-        if not (math.isfinite(total) and math.isfinite(norm)):
-            raise TransduceError(
-                f"update {step}: the {'loss' if not math.isfinite(total) else 'gradient'} is no "
-                f"finite number any more (rate {rate:.2e}). The last checkpoint is good; try a "
-                "lower rate (training.factor, training.learning_rate), a longer "
-                'training.warmup_steps, or training.precision = "float32"'
-            )
+        if not (math.isfinite(sums.loss) and math.isfinite(norm)):
+            what = "gradient" if math.isfinite(sums.loss) else "loss"
+            raise TransduceError(self.watch.not_finite(step, rate, what))
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return Update(total, unsmoothed, tokens, rate, norm)
+        return Update(sums, tokens, rate, norm)
 
-    def validated(self, display: Display) -> Outcome | None:
-        """Validate, keep the model if it is the best so far, and say whether to stop."""
+    def validated(self, display: Display) -> tuple[Outcome | None, bool]:
+        """Validate, and keep the model if it is the best so far.
+
+        Returns:
+            Why to stop, if so; and whether this validation is among the best.
+        """
         progress, config = self.progress, self.config
         self.model.eval()
         loss = self.validation_loss(self.valid)
         scores = self.validate(self.model)
+        self.model.train()
         self.log(
             {
                 "step": progress.step,
@@ -181,30 +187,25 @@ class Trainer:
             }
         )
         metric, score = next(iter(scores.items()))
-        shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
-        best = self.is_better(score, progress.best_score) or (
-            score == progress.best_score and loss < progress.best_loss
-        )
+        place = progress.enter(Best(score, loss, progress.step), self.is_better, config.keep_best)
         display.show_score(metric, score)
+        shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
         display.say(
             f"validation after {progress.step:,} updates: perplexity {perplexity(loss):.2f}  "
-            f"{shown}{'  (best so far)' if best else ''}"
+            f"{shown}{'  (best so far)' if place == 0 else ''}"
         )
-        if best:
-            progress.best_score, progress.best_loss = score, loss
-            progress.best_step, progress.misses = progress.step, 0
+        if place == 0:
             self.on_best(self.model)
-        else:
-            progress.misses += 1
-        self.model.train()
+        for note in self.watch.validation(loss, place == 0):
+            display.say(note)
         wanted = config.stop_at_score
         if wanted is not None and not self.is_better(wanted, score):
             display.say(f"{metric} {score:.2f} reaches training.stop_at_score = {wanted}")
-            return "reached"
+            return "reached", place is not None
         if config.patience and progress.misses >= config.patience:
             display.say(f"no better {metric} in {progress.misses} validations: stopping")
-            return "patience"
-        return None
+            return "patience", place is not None
+        return None, place is not None
 
     @torch.inference_mode()
     def validation_loss(self, pairs: Encoded) -> float:
@@ -223,18 +224,12 @@ class Trainer:
         budget = max(4096, self.config.tokens)
         for places in divide(src[usual], tgt[usual], budget, np.random.default_rng(0)):
             batch = collate([pairs[int(usual[i])] for i in places]).to(self.device)
-            with self.precision():
-                logits = self.model(batch.src, batch.tgt_in)
-            loss = label_smoothed(logits, batch.tgt_out, eps_ls=0.0)
+            with products_in(self.config.precision, self.device):
+                states = self.model.states(batch.src, batch.tgt_in)
+                loss = projected_loss(states, self.model.output.weight, batch.tgt_out, eps_ls=0.0)
             total += loss.unsmoothed.item()
             tokens += loss.tokens.item()
         return total / tokens
-
-    def precision(self) -> AbstractContextManager[object]:
-        """Return the context that matrix products are computed in."""
-        if self.config.precision == "bfloat16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
 
     def log(self, row: Mapping[str, float | int]) -> None:
         """Append a line to `metrics.jsonl`."""
@@ -261,10 +256,9 @@ def _step_of(row: str) -> float:
 
 
 class Update(NamedTuple):
-    """What one update did: sums over its tokens, the rate it used, the gradient's norm."""
+    """What one update did."""
 
-    loss: float
-    unsmoothed: float
+    sums: Sums
     tokens: int
     rate: float
     gradient_norm: float
@@ -274,15 +268,20 @@ class Since:
     """Sums over the updates since the last line of the log."""
 
     def __init__(self) -> None:
-        self.loss = self.unsmoothed = 0.0
+        self.sums = Sums()
         self.tokens = 0
+        self.waiting = 0.0
         self.start = time.monotonic()
 
-    def add(self, update: Update) -> None:
-        """Count one update."""
-        self.loss += update.loss
-        self.unsmoothed += update.unsmoothed
+    def add(self, update: Update, waited: float = 0.0) -> None:
+        """Count one update, and the seconds that were spent waiting for its batches."""
+        self.sums = self.sums.plus(update.sums)
         self.tokens += update.tokens
+        self.waiting += waited
+
+    def share_waiting(self) -> float:
+        """Return the share of the time that was spent waiting for batches."""
+        return self.waiting / max(1e-9, time.monotonic() - self.start)
 
     def pause(self, seconds: float) -> None:
         """Leave time out that was not spent on updates."""
@@ -294,41 +293,28 @@ class Since:
         return {
             "step": progress.step,
             "epoch": progress.epoch,
-            "loss": self.loss / tokens,
-            "perplexity": perplexity(self.unsmoothed / tokens),
+            "loss": self.sums.loss / tokens,
+            "perplexity": perplexity(self.sums.unsmoothed / tokens),
             "learning_rate": last.rate,
             "target_tokens_per_second": self.tokens / max(1e-9, time.monotonic() - self.start),
             "gradient_norm": last.gradient_norm,
             "seconds": round(progress.seconds, 3),
+            **({"divided_batches": self.sums.divided} if self.sums.divided else {}),
+            **({"skipped_pairs": self.sums.skipped} if self.sums.skipped else {}),
         }
+
+
+def timed(groups: Iterator[Group]) -> Iterator[tuple[list[Batch], Place, float]]:
+    """Pass groups on, with the seconds that each took to come."""
+    before = time.monotonic()
+    for group, after in groups:
+        yield group, after, time.monotonic() - before
+        before = time.monotonic()
 
 
 def perplexity(loss: float) -> float:
     """Return e^loss, capped where a float ends."""
     return math.exp(min(loss, 700.0))
-
-
-def pick_precision(precision: str, device: torch.device) -> Literal["float32", "bfloat16"]:
-    """Return what `auto` means: bfloat16 where the processor has instructions for it."""
-    if precision == "auto":
-        if device.type == "cuda":
-            fast = torch.cuda.is_bf16_supported()
-        elif device.type == "cpu":
-            fast = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-        else:
-            fast = False
-        return "bfloat16" if fast else "float32"
-    return "bfloat16" if precision == "bfloat16" else "float32"
-
-
-def keep_pages() -> None:
-    """Have glibc keep freed memory instead of unmapping it: each update needs the same again."""
-    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
-        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
-        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-        libc.mallopt(M_ARENA_MAX, 1)
 
 
 @contextmanager
