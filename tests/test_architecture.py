@@ -10,7 +10,8 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "choices", "preparing", "experiment", "quickstart", "cli", "__main__",
+    "choices", "fine_tuning", "preparing", "advice", "pricing", "assembly", "experiment",
+    "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
@@ -20,11 +21,13 @@ DATA = [
 WITHIN = {
     "data": DATA,
     "training": [
+        "distributed",
         "loss",
         "machine",
         "gradients",
         "optimizer",
         "checkpoint",
+        "log",
         "progress",
         "watch",
         "trainer",

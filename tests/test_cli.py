@@ -21,7 +21,10 @@ Write = Callable[[str, str | bytes], Path]
 TRAIN = ["train", "--train", "T", "--valid", "T", "--out", "OUT"]
 OPTIONS = {
     "quickstart": {"--out", "--minutes"},
-    "train": {"RECIPE", "--out", "--train", "--valid", "--preset", "--resume", "--set"},
+    "train": {
+        "RECIPE", "--out", "--train", "--valid", "--preset", "--resume", "--dry-run",
+        "--deterministic", "--set",
+    },
     "translate": {
         "MODEL", "--input", "--output", "--beam-size", "--alpha", "--n-best", "--format", "--set",
     },
@@ -140,6 +143,7 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         ([*TRAIN, "--preset", "smal"], 2, ["small"]),
         ([*TRAIN, "--set", "model.h=3", "--set", "model.d_model=16"], 2, ["d_model (16)", "h (3)"]),
         ([*TRAIN, "--set", "model.d_model=9999992"], 2, ["GiB"]),
+        ([*TRAIN, "--set", "model.d_model=9999992", "--dry-run"], 1, ["GiB", "[model] smaller"]),
         (["quickstart", "--minutes", "0", "--out", "OUT"], 2, ["minutes"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
@@ -274,8 +278,35 @@ def test_a_model_folder_stands_alone(run: Run, model: Path, tmp_path: Path) -> N
         shutil.rmtree(broken)
 
 
+def test_a_dry_run_and_the_real_one(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transduce.pricing.SECONDS", 0.05)
+    table, out = model.parent / "t.tsv", tmp_path / "run"
+    sizes = ("N=1", "d_model=16", "d_ff=16", "h=2")
+    words = ["train", "--train", table, "--valid", table, "--out", out, "--set", "training.steps=3"]
+    for size in sizes:
+        words += ["--set", f"model.{size}"]
+    done = run(*words, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    data = dict(line.split() for line in done.stdout.splitlines())
+    assert data["updates"] == "3"
+    assert int(data["parameters"]) == sum(
+        int(count) for key, count in data.items() if key.startswith("parameters_")
+    )
+    for word in ("memory: ", "time: 3 updates", "disk: ", "note: ", "chosen: "):
+        assert word in done.stderr
+    assert {path.name for path in out.iterdir()} == {".lock", "corpus"}
+    real = run(*words)
+    assert real.returncode == 0, real.stderr
+    assert "note: " in real.stderr and "using it" in real.stderr
+    assert run(*words, "--dry-run").returncode == 2  # as without: a run is there
+    left = run(*words, "--dry-run", "--resume", "--set", "training.steps=5")
+    assert "updates 2\n" in left.stdout
+
+
 def test_two_trainings_refuse_each_other(run: Run, model: Path) -> None:
-    from transduce.experiment import lock
+    from transduce.assembly import lock
 
     with lock(model):
         done = run("train", "--resume", "--out", model)

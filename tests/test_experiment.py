@@ -9,10 +9,11 @@ import torch
 
 import transduce
 from tests.test_checkpoint import Marker
+from transduce.assembly import card, check_lengths
 from transduce.config import Settings, parse
 from transduce.data.corpus import Corpus
 from transduce.errors import TransduceError, UsageError
-from transduce.experiment import card, check_lengths, train
+from transduce.experiment import train
 from transduce.model_folder import load_config, load_model, read_tensors
 from transduce.preparing import prepare_corpus
 

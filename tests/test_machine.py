@@ -1,10 +1,13 @@
 """What is chosen for the machine: always the same, and never more than it can bear."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
 from transduce.training import machine
-from transduce.training.machine import pick_precision, pick_workers
+from transduce.training.machine import memory_of, pick_precision, pick_workers
 
 CPU = torch.device("cpu")
 
@@ -46,3 +49,24 @@ def test_precision(
 
 def test_the_probe_is_small_whatever_the_model() -> None:
     assert machine.speed(torch.float32, 999_999, rows=2) > 0
+
+
+def test_a_container_may_have_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = memory_of(CPU)
+    limit, without = tmp_path / "limit", tmp_path / "without"
+    monkeypatch.setattr(machine, "CONTAINER_LIMITS", [tmp_path / "none", without, limit])
+    without.write_text("max\n")
+    limit.write_text("123456789\n")
+    assert memory_of(CPU) == 123456789
+    limit.write_text(f"{2**63}\n")
+    assert memory_of(CPU) >= whole
+
+
+def test_only_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        machine.only_deterministic()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -26,6 +26,7 @@ from transduce.data.tokenizer import (
     SentencePieceTokenizer,
     Tokenizer,
     check_symbols,
+    grow_tokenizer,
     train_tokenizer,
 )
 from transduce.errors import TransduceError, UsageError
@@ -433,3 +434,107 @@ def test_what_is_no_tokenizer() -> None:
 def test_an_empty_corpus(kind: str) -> None:
     with pytest.raises(TransduceError, match="vocabulary"):
         learn([], kind, 300)
+
+
+NEW_TEXTS = ["see αβγ δε αβγ", "αβγα 😁 now <2x> δε", "αβγ δε\u0307 αβ", "\u0307"] * 5
+GREEK = "αβγδε\u0307😁"
+
+
+def grow(old: Tokenizer, texts: list[str], most: int | None = None, **settings: Any) -> Tokenizer:
+    assert isinstance(old, SentencePieceTokenizer)
+    return grow_tokenizer(old, [normalize(text, "NFC") for text in texts], most, **settings)
+
+
+OLD = {
+    (kind, spelled): learn(TEXTS[:3], kind, 60 + 256 * spelled, byte_fallback=spelled)
+    for kind in ("bpe", "unigram", "char", "word")
+    for spelled in (False, True)
+}
+GROWN = {
+    (*name, most): grow(old, NEW_TEXTS, most, symbols=["<2x>"])
+    for name, old in OLD.items()
+    for most in (None, 12)
+}
+
+
+@pytest.mark.parametrize("name", GROWN, ids=str)
+@given(ANY_TEXT | st.text("".join(TEXTS[:3])) | st.sampled_from(TEXTS[:3]))
+def test_what_grows_cuts_old_text_as_before(name: tuple[str, bool, int | None], text: str) -> None:
+    kind, spelled, _ = name
+    old, new = OLD[kind, spelled], GROWN[name]
+    text = "".join(c for c in normalize(text, "NFC") if c not in GREEK)
+    assert new.encode(text) == old.encode(text)
+    assert new.sample([text], 0.3, 1)[0].tolist() == old.sample([text], 0.3, 1)[0].tolist()
+
+
+@pytest.mark.parametrize("name", GROWN, ids=str)
+def test_what_grows_keeps_its_ids_and_spells_the_new(name: tuple[str, bool, int | None]) -> None:
+    kind, spelled, most = name
+    old, new = OLD[kind, spelled], GROWN[name]
+    size = len(old)
+    assert new.pieces(range(size)) == old.pieces(range(size))
+    pieces = new.pieces(range(size, len(new)))
+    assert len(set(pieces)) == len(pieces)
+    symbols = ["<2x>", "▁<2x>"] if kind == "word" else ["<2x>"]
+    assert pieces[: len(symbols)] == symbols
+    assert len(pieces) <= len(symbols) + (most or 99)
+    learnt = pieces[len(symbols) :]
+    if kind == "word":
+        assert {"▁αβγ", "▁δε", "▁😁", "▁now"} <= set(learnt)
+        assert new.decode(new.encode("αβγ now")) == "αβγ now"
+        return
+    assert set("αβγδε😁") <= set(learnt)
+    assert (max(map(len, learnt)) > 1) == (most is not None and kind in ("bpe", "unigram"))
+    assert not [piece for piece in learnt if piece.startswith("\u0307") and len(piece) > 1]
+    ids = new.encode("αβγ δε<2x>ε")
+    assert new.decode(ids) == "αβγ δε<2x>ε"
+    assert UNK not in ids
+    assert new.pieces(ids).count("<2x>") == 1
+    for seed in range(5):
+        assert new.decode(new.sample(["αβγ δε"], 0.3, seed)[0]) == "αβγ δε"
+    again = SentencePieceTokenizer(proto(new), "NFC")
+    assert again.encode("αβγ δε<2x>") == new.encode("αβγ δε<2x>")
+
+
+def test_new_pieces_are_merged_last_and_in_their_order() -> None:
+    for most in (None, 12):
+        model = ModelProto.FromString(proto(GROWN["bpe", False, most]))
+        scores = [entry.score for entry in model.pieces if entry.type == entry.NORMAL]
+        assert scores == sorted(set(scores), reverse=True)
+
+
+def test_the_most_frequent_ones_are_added() -> None:
+    texts = ["ααα ββ γ"] * 3
+    for kind in ("bpe", "char"):
+        old = OLD[kind, False]
+        size = len(old)
+        assert grow(old, texts, 2).pieces([size, size + 1]) == ["α", "β"]
+        assert len(grow(old, texts, character_coverage=0.8)) == size + 2
+    words = grow(OLD["word", False], ["neu neu alt", "<unk> neu alt"], 2)
+    assert words.pieces(range(len(OLD["word", False]), len(words))) == ["▁neu", "▁alt"]
+
+
+def test_nothing_to_add() -> None:
+    for old in OLD.values():
+        assert len(grow(old, TEXTS[:3], 5)) == len(grow(old, [])) == len(old)
+    bracketless = learn(["abc"], "bpe", 10, byte_fallback=False)
+    pieces = grow(bracketless, ["<unk> <s>"], 40)
+    assert len(set(pieces.pieces(range(len(pieces))))) == len(pieces)
+
+
+def test_symbols_that_cannot_be_added() -> None:
+    with pytest.raises(UsageError, match="'T' is a piece that the old joint vocabulary has learnt"):
+        grow(OLD["bpe", False], [], symbols=["T"], name="joint vocabulary")
+    with pytest.raises(UsageError, match="has a space in it"):
+        grow(OLD["bpe", False], [], symbols=["a b"])
+    assert len(grow(LOSSLESS["bpe with symbols"], [], symbols=SYMBOLS)) == len(
+        LOSSLESS["bpe with symbols"]
+    )
+
+
+def test_parts_of_a_piece() -> None:
+    for kind in ("bpe", "unigram", "char"):
+        spelled = OLD[kind, True]
+        assert spelled.pieces(spelled.parts("α")) == ["<0xCE>", "<0xB1>"]
+        assert UNK in OLD[kind, False].parts("▁α")
+    assert ByteTokenizer([], "NFC").parts("▁a") == [4 + 0x20, 4 + 0x61]

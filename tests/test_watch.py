@@ -36,6 +36,13 @@ def test_one_bad_update_is_no_divergence() -> None:
         assert not list(seen.update(step, 20.0 if step == 300 else 4.0, 1e-3))
 
 
+def test_an_easy_batch_at_the_start_is_no_good_time() -> None:
+    """As when fine-tuning begins with pairs that the model knows."""
+    seen = watch()
+    for step in range(1, 500):
+        assert not list(seen.update(step, 0.2 if step == 1 else 4.0, 1e-3))
+
+
 def test_learning_by_heart() -> None:
     seen = watch("linear")
     said = [list(seen.validation(2.0 + 0.1 * n, best=n == 0)) for n in range(8)]

@@ -1,23 +1,28 @@
-"""Transduce itself, trained as the product trains: by its trainer's updates."""
+"""Transduce itself, trained as the product trains; or without one of the things it is fast by."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from peers.protocol import Batch, Job, System, serve
-from transduce.config import merge, parse, read_toml
+from transduce.assembly import assemble
+from transduce.config import TrainingConfig, merge, parse, read_toml
 from transduce.data import batches
 from transduce.data.corpus import Corpus
-from transduce.experiment import assemble
+from transduce.model import transformer
+from transduce.training import gradients, trainer
+from transduce.training.loss import Loss, label_smoothed
 from transduce.training.machine import keep_pages, pick_workers
-from transduce.training.trainer import Trainer
 
 
 class Ours(System):
     """The trainer's own updates instead of the plain loop."""
 
-    def __init__(self, job: Job, trainer: Trainer) -> None:
+    def __init__(self, job: Job, trainer: trainer.Trainer) -> None:
         super().__init__(job, trainer.model, self.own_logits)
         self.trainer = trainer
 
@@ -32,17 +37,78 @@ class Ours(System):
 
 
 def build(job: Job) -> System:
-    keep_pages()
+    precision, _, left_out = job.variant.partition(" without ")
+    if left_out:
+        WITHOUT.get(left_out, lambda: None)()
+    if left_out != "pages kept":
+        keep_pages()
     settings = read_toml(Path(job.config))
     tokens = parse(settings, job.config).training.tokens
+    whole = left_out == "parts side by side" or "compiled" in job.variant
     automatic = {
-        "precision": job.variant,
-        "workers": pick_workers(torch.device("cpu"), tokens),
+        "precision": precision.split()[0],
+        "compile": "compiled" in job.variant,
+        "workers": 1 if whole else pick_workers(torch.device("cpu"), tokens),
     }
     config = parse(merge(settings, {"training": automatic}), job.config)
     corpus = Corpus(Path(job.corpus))
-    trainer, _ = assemble(config, corpus, corpus.folder / job.variant)
-    return Ours(job, trainer)
+    assembled, _ = assemble(config, corpus, corpus.folder / job.variant)
+    return Ours(job, assembled)
+
+
+# What the product does, undone --------------------------------------------------------------------
+
+
+def separate_projections() -> None:
+    def projected(self: Any, x: Tensor, *projections: nn.Linear) -> list[Tensor]:
+        return [self.split(W(x)) for W in projections]
+
+    transformer.MultiHeadAttention.projected = projected  # type: ignore[method-assign]
+
+
+def library_dropout() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.P_drop, self.training)
+
+    transformer.Dropout.forward = forward  # type: ignore[method-assign]
+
+
+def softmax_by_autograd() -> None:
+    def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return scores.softmax(-1, torch.float32)
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return scores.softmax(-1, torch.float32).masked_fill(~mask, 0.0)
+
+    transformer.masked_softmax = masked_softmax
+
+
+def whole_logits() -> None:
+    def loss(states: Tensor, W: Tensor, tgt_out: Tensor, eps_ls: float = 0.1) -> Loss:
+        return label_smoothed(functional.linear(states, W), tgt_out, eps_ls)
+
+    setattr(gradients, "projected_loss", loss)  # noqa: B010 (not one of its public names)
+
+
+def fused_attention() -> None:
+    transformer.fused_pays = lambda Q, P_drop=0.0: True
+
+
+def plain_adam() -> None:
+    def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Adam:
+        return torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+
+    setattr(trainer, "adam", adam)  # noqa: B010
+
+
+WITHOUT: dict[str, Callable[[], None]] = {
+    "joined projections": separate_projections,
+    "dropout by bits": library_dropout,
+    "own gradient of the softmax": softmax_by_autograd,
+    "loss in chunks": whole_logits,
+    "explicit attention": fused_attention,
+    "fused Adam": plain_adam,
+}
 
 
 if __name__ == "__main__":

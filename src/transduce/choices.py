@@ -42,6 +42,8 @@ def _shown(value: object) -> str:
 
 
 SUBWORDS = ("bpe", "unigram")
+LESS = 5
+"""What a model that is fine-tuned gets less of, rate and length, than one that knows nothing."""
 
 
 def from_text(survey: Survey, user: Settings) -> Choices:
@@ -188,13 +190,16 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
         user, "training", f"a model of width {width} on {tokens:,} target tokens", tokens=batch
     )
     batch = user.get("training", {}).get("tokens", batch)
-    epochs = min(30.0 if is_text(config) else 60.0, max(10.0, 20e6 / tokens))
-    steps = min(100_000, max(3_000, round(epochs * tokens / batch, -2)))
+    less = LESS if fine_tunes(user) else 1
+    epochs = min(30.0 if is_text(config) else 60.0, max(10.0, 20e6 / tokens)) / less
+    least = 200 if fine_tunes(user) else 3_000
+    steps = min(100_000 // less, max(least, round(epochs * tokens / batch, -2)))
     if "minutes" not in user.get("training", {}):
         choices.add(
             user,
             "training",
-            f"{steps * batch / tokens:,.0f} passes over {pairs:,} pairs",
+            f"{steps * batch / tokens:,.0f} passes over {pairs:,} pairs"
+            + (f", 1/{LESS} of what a new model gets" if fine_tunes(user) else ""),
             steps=int(steps),
         )
         steps = user.get("training", {}).get("steps", steps)
@@ -209,7 +214,7 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
     if is_text(config) and epochs >= 20:
         choices.add(user, "model", "little text, seen many times", P_drop=0.3)
     longest = counts["longest_surplus"]
-    if longest > 50:
+    if longest > config.decoding.max_extra:
         choices.add(
             user,
             "decoding",
@@ -223,10 +228,14 @@ def with_rhythm(choices: Choices, steps: int, width: int, user: Settings) -> Cho
     """Add what follows from the number of updates: warm-up, rate, when to validate and save."""
     if user.get("training", {}).get("schedule") != "paper":
         peak = 2e-3 if width <= 128 else 1e-3 if width <= 256 else 7e-4
+        why = ""
+        if fine_tunes(user):
+            peak /= LESS
+            why = f"; 1/{LESS} of a new model's rate, lest it forgets what it can do"
         choices.add(
             user,
             "training",
-            f"rising over 5 % of the {steps:,} updates, then falling to zero",
+            f"rising over 5 % of the {steps:,} updates, then falling to zero{why}",
             schedule="linear",
             learning_rate=peak,
             warmup_steps=max(1, steps // 20),
@@ -240,6 +249,11 @@ def with_rhythm(choices: Choices, steps: int, width: int, user: Settings) -> Cho
         checkpoint_every=every,
     )
     return choices
+
+
+def fine_tunes(user: Settings) -> bool:
+    """Say whether training goes on from a model that is there."""
+    return bool(user.get("fine_tuning", {}).get("init_from"))
 
 
 def is_text(config: Config) -> bool:

@@ -258,6 +258,8 @@ def train(
     valid: OptionalPairs = None,
     preset: str | None = None,
     resume: Flag = False,
+    dry_run: Flag = False,
+    deterministic: Flag = False,
     set: Assignments = None,
 ) -> int:
     """Train a model on pairs, from a recipe or from two sets of pairs alone.
@@ -271,6 +273,8 @@ def train(
         valid: validation pairs.
         preset: sizes: tiny, small, base, big, or a row of Table 3.
         resume: go on with a run that was stopped.
+        dry_run: only say what it would take: memory, time and disk.
+        deterministic: on a GPU: the same bits again, at lower speed (on a CPU they are anyway).
         set: change a setting, e.g. --set training.steps=5000; may be repeated.
     """
     from transduce.preparing import settings_of
@@ -281,8 +285,16 @@ def train(
     if preset is not None:
         named("presets", preset)
         settings["preset"] = preset
+    if deterministic:
+        set = [*(set or ()), "training.deterministic=true"]
     if not settings and not resume:
         raise UsageError("nothing to train on: give a recipe, or --train and --valid")
+    if dry_run:
+        from transduce.experiment import price
+
+        for line in price(settings, out, resume, set or (), say).lines():
+            print(line)
+        return 0
     from transduce.experiment import train as run
 
     outcome = run(settings, out, resume, set or (), say)

@@ -277,9 +277,11 @@ class TrainingConfig(Section):
     """Instead of `steps`: as many updates as this machine does in so many minutes. The speed is
     measured at the first start, and the number of updates written down."""
     tokens: int = Field(default=25_000, ge=1)
-    """Target tokens of one update, at most (padding included)."""
+    """Target tokens of one update, at most (padding included). "auto" in a recipe is as good as
+    nothing said: chosen from the model and the corpus."""
     accumulation: int = Field(default=1, ge=1)
-    """Micro-batches that an update is computed in; more of them need less memory."""
+    """Micro-batches that an update is computed in; more of them need less memory. Unless given, as
+    few as fit in this machine's memory (measured at the first start)."""
     schedule: Literal["paper", "inverse_sqrt", "linear", "cosine", "constant"] = "paper"
     """paper: factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5) (§5.3). The others
     rise to `learning_rate` in `warmup_steps` updates; then inverse_sqrt falls with step^-0.5,
@@ -301,6 +303,13 @@ class TrainingConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the matrix products; weights, norms and Adam's state are float32 always. auto:
     bfloat16 where the processor has instructions for it."""
+    deterministic: bool = False
+    """On a GPU: only ways of computing that give the same bits again, which are slower. On a CPU
+    the bits are the same anyway, for the same kind of processor and number of threads."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard into the run, beside metrics.jsonl (needs the extra)."""
+    compile: bool = False
+    """Compile the model with torch.compile: minutes of warm-up; pays on GPUs, if anywhere."""
     workers: int = Field(default=1, ge=1)
     """On a CPU: into how many parts a batch is divided, each computed by a thread of its own (or
     by several, if there are more threads than parts)."""
@@ -329,6 +338,28 @@ class TrainingConfig(Section):
     """Stop after this many validations without a better score; 0: never."""
     stop_at_score: float | None = None
     """Stop as soon as the first metric of [evaluation] reaches this value in validation."""
+
+
+class FineTuningConfig(Section):
+    """Going on from a model that is there, instead of starting with random weights.
+
+    Sizes, tokenizers, normalisation, search and scores are that model's. Pairs of the old kind
+    among the training pairs (`data.train` as a list, with `weight`) keep it from forgetting them.
+    """
+
+    init_from: str = ""
+    """The model folder or run to start from. Relative to the recipe."""
+    grow: Annotated[int, Field(ge=1)] | bool = False
+    """Whether new pieces are put at the end of its vocabularies (old ids stay as they are): true
+    for the characters of the new pairs that they lack (the words, where pieces are words), and for
+    new tags and `tokenizer.symbols`; a number for at most so many pieces, of bpe and unigram also
+    subwords made of such characters."""
+    frozen: list[str] = []
+    """Parts that stay as they are: encoder, decoder, embeddings, or the beginning of parameters'
+    names, e.g. ["encoder.layers.0", "source_embedding"]. Tied matrices are one part."""
+    old_test: Paths | list[Source] = ""
+    """Test pairs of what the model could do before, in the forms of `data.test`; the log says how
+    it scores on them before and after. Relative to the recipe."""
 
 
 class DecodingConfig(Section):
@@ -381,6 +412,8 @@ class Config(Section):
     """The [model] table."""
     training: TrainingConfig = TrainingConfig()
     """The [training] table."""
+    fine_tuning: FineTuningConfig = FineTuningConfig()
+    """The [fine_tuning] table."""
     decoding: DecodingConfig = DecodingConfig()
     """The [decoding] table."""
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -405,7 +438,7 @@ def parse(settings: Settings, where: str) -> Config:
         # Of a value that may have several forms, the form that fits best has the deepest error.
         alternatives = [p for p in error.errors() if p["loc"][:2] == first["loc"][:2]]
         problem = max(alternatives, key=lambda p: len(p["loc"]))
-        forms = {"str", "list[str]", "list[Source]"}
+        forms = {"str", "list[str]", "list[Source]", "bool", "int", "constrained-int"}
         location = [part for part in problem["loc"] if isinstance(part, str) and part not in forms]
         key = ".".join(location)
         if problem["type"] == "extra_forbidden":
@@ -465,22 +498,22 @@ def read_toml(path: Path) -> Settings:
 def read_recipe(path: Path) -> Settings:
     """Read a recipe: a TOML file, or the name of one in the package.
 
-    The paths of its data are taken relative to the recipe's own folder (of one in the package: to
-    the current one).
+    The paths in it are taken relative to the recipe's own folder (of one in the package: to the
+    current one).
     """
     folder = path.parent
     if not path.exists() and str(path) in recipe_names():
         path = Path(str(resources.files("transduce") / "recipes" / f"{path}.toml"))
         folder = Path()
     settings = read_toml(path)
-    data = settings.get("data")
-    if isinstance(data, dict):
-        settings["data"] = with_paths(data, lambda name: resolved_path(name, folder))
+    for name in ("data", "fine_tuning"):
+        if isinstance(table := settings.get(name), dict):
+            settings[name] = with_paths(table, lambda name: resolved_path(name, folder))
     return settings
 
 
-def with_paths(data: Settings, change: Callable[[str], str]) -> Settings:
-    """Return a [data] table with `change` applied to the path of every file in it."""
+def with_paths(table: Settings, change: Callable[[str], str]) -> Settings:
+    """Return [data] or [fine_tuning] with `change` applied to the path of every file in it."""
 
     def changed(value: Any) -> Any:
         match value:
@@ -492,8 +525,8 @@ def with_paths(data: Settings, change: Callable[[str], str]) -> Settings:
                 return value | {"path": changed(value["path"])}
         return value
 
-    keys = data.keys() & {"train", "valid", "test", "corpus"}
-    return {**data, **{key: changed(data[key]) for key in keys}}
+    keys = table.keys() & {"train", "valid", "test", "corpus", "init_from", "old_test"}
+    return {**table, **{key: changed(table[key]) for key in keys}}
 
 
 def resolved_path(name: str, folder: Path) -> str:
@@ -578,7 +611,11 @@ def overlay(recipe: Settings, assignments: Iterable[str] = ()) -> Settings:
         layers.append(named("profiles", user["profile"]))
     if user.get("preset") is not None:
         layers.append(named("presets", user["preset"]))
-    return merge(*layers, user)
+    settings = merge(*layers, user)
+    training = settings.get("training")
+    if isinstance(training, dict) and training.get("tokens") == "auto":
+        del training["tokens"]  # left open
+    return settings
 
 
 def departures(config: Config) -> list[str]:

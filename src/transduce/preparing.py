@@ -39,9 +39,13 @@ def settings_of(recipe: Path) -> Settings:
 
 
 def absolute(user: Settings) -> Settings:
-    """Return settings with the paths of the pairs from the root, so that they hold anywhere."""
-    data = with_paths(user.get("data", {}), lambda name: resolved_path(name, Path.cwd()))
-    return merge(user, {"data": data} if data else {})
+    """Return settings with the paths in them from the root, so that they hold anywhere."""
+    tables = {
+        name: with_paths(table, lambda path: resolved_path(path, Path.cwd()))
+        for name in ("data", "fine_tuning")
+        if isinstance(table := user.get(name), dict)
+    }
+    return merge(user, tables)
 
 
 def prepare_corpus(user: Settings, out: Path, say: Say) -> Corpus:
@@ -53,6 +57,12 @@ def prepare_corpus(user: Settings, out: Path, say: Say) -> Corpus:
         UsageError: if there are no training pairs, or settings are wrong.
         TransduceError: if pairs cannot be read.
     """
+    start = None
+    if user.get("fine_tuning"):
+        from transduce.fine_tuning import start_of  # needs torch, which takes a while
+
+        if start := start_of(user):
+            user = start.over(user)
     sizes = {} if "preset" in user else named("presets", "tiny")  # until one is chosen
     asked = parse(merge(sizes, user), "the recipe")
     if not asked.data.train:
@@ -61,4 +71,5 @@ def prepare_corpus(user: Settings, out: Path, say: Say) -> Corpus:
     def choose(survey: Survey) -> TokenizerConfig:
         return choices.resolved(choices.from_text(survey, user).settings, user).tokenizer
 
-    return prepare(asked.data, asked.cleaning, absolute(user), choose, out, say)
+    given = start.given(asked) if start else None
+    return prepare(asked.data, asked.cleaning, absolute(user), choose, out, say, given)

@@ -15,6 +15,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ from transduce.data.corpus import (
     TOKENIZERS,
     load_tokenizers,
 )
+from transduce.data.files import fingerprint
 from transduce.data.page import report_page
 from transduce.data.progress import Counting
 from transduce.data.readers import entries, paths_of, shown
@@ -73,6 +75,23 @@ Parts = dict[str, list[Source]]
 """Where the pairs of each part (train, valid, test) are."""
 
 
+@dataclass(frozen=True)
+class Given:
+    """Tokenizers that a corpus is encoded with, in the place of new ones."""
+
+    folder: Path
+    """Where they are."""
+    grow: bool | int = False
+    """Whether they get new pieces, and how many at most (True: see `grow_tokenizer`)."""
+
+    @property
+    def made_of(self) -> dict[str, Any]:
+        """All that decides what the corpus's tokenizers look like."""
+        files = [file for file in TOKENIZERS if (self.folder / file).exists()]
+        grow = str(self.grow)  # since True equals 1
+        return {"grow": grow} | {file: fingerprint(str(self.folder / file)) for file in files}
+
+
 class Build:
     """The steps of a preparation.
 
@@ -85,6 +104,7 @@ class Build:
         symbols: pieces to reserve, besides the tags.
         workers: do what is done chunk by chunk.
         say: is told what happens.
+        given: tokenizers that take the place of new ones.
 
     Raises:
         UsageError: if a symbol or tag can be no piece.
@@ -100,12 +120,13 @@ class Build:
         symbols: Sequence[str],
         workers: Workers,
         say: Say,
+        given: Given | None = None,
     ) -> None:
         self.part, self.work = part, part / "work"
         self.data, self.cleaning, self.inputs, self.files = data, cleaning, inputs, files
         tags = {source.tag for found in inputs.values() for source in found} - {""}
         self.symbols = check_symbols([*symbols, *sorted(tags)], data.normalization)
-        self.workers, self.say = workers, say
+        self.workers, self.say, self.given = workers, say, given
         self.chunks: dict[str, list[str]] = {}
         self.counts: dict[str, list[dict[str, int]]] = {}
 
@@ -240,7 +261,8 @@ class Build:
         return chunks
 
     def learn(self, tokenizer: TokenizerConfig, survey: Survey) -> None:
-        """Learn the tokenizers that are not there yet."""
+        """Learn the tokenizers that are not there yet, or take those that are given."""
+        given = self.given
         for side in (
             [("joint.spm", ("src", "tgt"), tokenizer, "joint vocabulary")]
             if tokenizer.joint
@@ -253,11 +275,14 @@ class Build:
             kind = own.kind or tokenizer.kind
             if kind == "byte" or (self.work / file).exists():
                 continue
+            if given and given.grow is False:
+                write(self.work / file, (given.folder / file).read_bytes())
+                continue
             sides = [survey.source] * ("src" in columns) + [survey.target] * ("tgt" in columns)
             lines, size = sum(side.lines for side in sides), sum(side.bytes for side in sides)
             fraction = min(1.0, TRAINING_LINES / lines, TRAINING_BYTES / size)
             self.say(
-                f"learning the {name} ({kind})"
+                f"{'growing' if given else 'learning'} the {name} ({kind})"
                 + (f" from {fraction:.1%} of the pairs" if fraction < 1 else "")
             )
             coverage = own.character_coverage
@@ -273,6 +298,8 @@ class Build:
                 tokenizer.character_coverage if coverage is None else coverage,
                 self.data.normalization,
                 name,
+                (given.folder / file).read_bytes() if given else None,
+                given.grow if given and given.grow is not True else None,
             )
             self.workers.alone(learn, job)
 

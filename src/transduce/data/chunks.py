@@ -26,7 +26,12 @@ from transduce.data.corpus import ROWS, SCHEMA, load_tokenizers
 from transduce.data.files import fingerprint
 from transduce.data.statistics import Survey
 from transduce.data.text import Pair, Skipped, comparison_key
-from transduce.data.tokenizer import SentencePieceTokenizer, Tokenizer, train_tokenizer
+from transduce.data.tokenizer import (
+    SentencePieceTokenizer,
+    Tokenizer,
+    grow_tokenizer,
+    train_tokenizer,
+)
 from transduce.errors import TransduceError
 
 CHUNK = 100_000  # pairs that are cleaned and encoded together, and become one shard
@@ -255,10 +260,14 @@ class LearnJob:
     coverage: float | None
     normalization: str
     name: str
+    old: bytes | None = None
+    """The vocabulary that is to grow, if it is not a new one."""
+    most: int | None = None
+    """How many pieces it may grow by, see `grow_tokenizer`."""
 
 
 def learn(job: LearnJob) -> None:
-    """Learn a vocabulary from a sample of the cleaned text."""
+    """Learn a vocabulary, or new pieces of an old one, from a sample of the cleaned text."""
 
     class Texts:
         """A fresh pass over the sample each time it is iterated."""
@@ -275,16 +284,27 @@ def learn(job: LearnJob) -> None:
                 for texts in zip(*columns, strict=True):
                     yield from texts
 
-    tokenizer = train_tokenizer(
-        Texts(),
-        job.kind,
-        job.vocabulary,
-        normalization=job.normalization,
-        name=job.name,
-        byte_fallback=job.tokenizer.byte_fallback,
-        character_coverage=job.coverage,
-        symbols=job.tokenizer.symbols,
-    )
+    tokenizer: Tokenizer
+    if job.old is not None:
+        tokenizer = grow_tokenizer(
+            SentencePieceTokenizer(job.old, job.normalization),
+            Texts(),
+            job.most,
+            name=job.name,
+            character_coverage=job.coverage,
+            symbols=job.tokenizer.symbols,
+        )
+    else:
+        tokenizer = train_tokenizer(
+            Texts(),
+            job.kind,
+            job.vocabulary,
+            normalization=job.normalization,
+            name=job.name,
+            byte_fallback=job.tokenizer.byte_fallback,
+            character_coverage=job.coverage,
+            symbols=job.tokenizer.symbols,
+        )
     if isinstance(tokenizer, SentencePieceTokenizer):
         write(job.work / job.file, tokenizer.proto)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from transduce import __version__
 from transduce.config import STDIN, CleaningConfig, DataConfig, Settings, Source, is_url
-from transduce.data.building import Build, Choose, Parts, Say, absolute_paths
+from transduce.data.building import Build, Choose, Given, Parts, Say, absolute_paths
 from transduce.data.chunks import write
 from transduce.data.corpus import FORMAT, MANIFEST, OWN_FILE, Corpus, load_tokenizers
 from transduce.data.files import BUFFER, fingerprint, in_archive, open_bytes
@@ -36,6 +36,7 @@ def prepare(
     choose: Choose,
     out: Path,
     say: Say = lambda line: None,
+    given: Given | None = None,
 ) -> Corpus:
     """Prepare a corpus in `out`, go on preparing it, or find it there.
 
@@ -47,6 +48,7 @@ def prepare(
         choose: settles the [tokenizer] table when the training text has been seen.
         out: the corpus folder.
         say: is told what happens.
+        given: tokenizers that take the place of new ones.
 
     Raises:
         TransduceError: if a file cannot be read or written, no usable pair is left, or another
@@ -55,7 +57,7 @@ def prepare(
     """
     try:
         place = _Place(out)
-        request = _Request(data, cleaning, asked, place.part / "stdin")
+        request = _Request(data, cleaning, asked, place.part / "stdin", given)
         if not request.piped:
             found, why = _look(place, request)
             if found:
@@ -77,8 +79,9 @@ def prepare(
             place.begin(request.made_of, say)
             with Workers(data.workers) as workers:
                 symbols = asked.get("tokenizer", {}).get("symbols", [])
+                inputs, files = request.inputs, request.files
                 build = Build(
-                    place.part, data, cleaning, request.inputs, request.files, symbols, workers, say
+                    place.part, data, cleaning, inputs, files, symbols, workers, say, given
                 )
                 build.run(request.made_of, asked, choose)
             place.put_in_place()
@@ -98,7 +101,12 @@ class _Request:
     """
 
     def __init__(
-        self, data: DataConfig, cleaning: CleaningConfig, asked: Settings, spooled: Path
+        self,
+        data: DataConfig,
+        cleaning: CleaningConfig,
+        asked: Settings,
+        spooled: Path,
+        given: Given | None,
     ) -> None:
         self.inputs: Parts = {
             name: sources(getattr(data, name), data) for name in PARTS if getattr(data, name)
@@ -115,6 +123,8 @@ class _Request:
             # Sampling is done in training, on the texts.
             "tokenizer": {key: tokenizer[key] for key in tokenizer if key != "sampling"},
         }
+        if given:
+            self.settings["tokenizer"]["given"] = given.made_of
         paths = [path for found in self.inputs.values() for one in found for path in paths_of(one)]
         for path in paths:
             if path.encode("utf-8", "replace").decode("utf-8") != path:

@@ -108,6 +108,11 @@ class Tokenizer:
         """Return the pieces as the vocabulary spells them (▁ for a space, reserved ids too)."""
         return [self._pieces[id_] for id_ in ids]
 
+    def parts(self, piece: str) -> list[int]:
+        """Return the ids that a piece of another vocabulary would be cut into."""
+        ids: list[int] = self._encode([piece.replace(SPACE, " ")])[0].tolist()
+        return ids
+
     def _encode(self, texts: list[str]) -> list[Ids]:
         """Return the ids of texts, or parts of texts, without symbols."""
         raise NotImplementedError
@@ -307,6 +312,93 @@ def train_tokenizer(
             f"{name}: a vocabulary of {vocabulary} pieces cannot hold the text's characters; "
             f"it needs at least {needed} (tokenizer.vocabulary)"
         )
+    proto = _trained(lines, kind, vocabulary, spelled, symbols, name)
+    return SentencePieceTokenizer(without_stray_marks(proto), normalization)
+
+
+def grow_tokenizer(
+    old: SentencePieceTokenizer,
+    texts: Iterable[str],
+    most: int | None = None,
+    *,
+    name: str = "vocabulary",
+    character_coverage: float | None = None,
+    symbols: Sequence[str] = (),
+) -> SentencePieceTokenizer:
+    """Put what normalised texts have and a vocabulary lacks at its end; old ids do not change.
+
+    A new piece has a character in it that no old one has (of a word vocabulary: is another word),
+    so all text that the old vocabulary had pieces for is cut as before, but for new symbols.
+
+    Args:
+        old: the vocabulary.
+        texts: the lines to look at, a fresh iterable each time it is iterated.
+        most: at most so many new pieces: the most frequent characters (or words) and, of bpe and
+            unigram, subwords made of them. Unless given, all characters, and no subwords.
+        name: what to call the vocabulary in messages.
+        character_coverage: share of the new characters' text that gets pieces; unless given, as
+            in `train_tokenizer`.
+        symbols: pieces that are never split, besides the old ones; `most` does not count them.
+
+    Raises:
+        UsageError: if a symbol is impossible, or a piece that was learnt.
+        TransduceError: if nothing can be learnt from the texts.
+    """
+    model = ModelProto.FromString(old.proto)
+    kind = ("unigram", "bpe", "word", "char")[model.trainer_spec.model_type - 1]
+    scores = {entry.piece: entry.score for entry in model.pieces if entry.type == entry.NORMAL}
+    reserved = [entry.piece for entry in model.pieces if entry.type == entry.USER_DEFINED]
+    spelled = any(entry.type == entry.BYTE for entry in model.pieces)
+    for symbol in check_symbols(symbols, old.normalization):
+        for form in [symbol, SPACE + symbol] if kind == "word" else [symbol]:
+            if form in scores:
+                raise UsageError(
+                    f"tokenizer.symbols: {symbol!r} is a piece that the old {name} has learnt; "
+                    "choose another one"
+                )
+            if form not in reserved:
+                reserved.append(form)
+                model.pieces.add(piece=form, score=0.0, type=ModelProto.SentencePiece.USER_DEFINED)
+    cut = _cutting(symbol.replace(SPACE, " ") for symbol in reserved)
+    counts: Counter[str] = Counter()
+    for line in _lines(texts, cut):
+        if kind == "word":
+            counts.update(word.replace(" ", SPACE) for word in re.findall(" ?[^ ]+", line))
+        else:
+            counts.update(line)
+    there = {entry.piece for entry in model.pieces} if kind == "word" else set("".join(scores))
+    for one in there | {" ", _SKIPPED}:
+        del counts[one]
+    if character_coverage is None:
+        character_coverage = 0.9995 if spelled else 1.0
+    found = _most_frequent(counts, character_coverage)[:most]
+    lowest = min(scores.values(), default=0.0)
+    new = dict.fromkeys(found, lowest)
+    if found and most is not None and kind in ("bpe", "unigram"):
+        # From stretches of new characters alone, so that each piece can be built of new pieces.
+        lines = _lines(texts, cut, f"[^ {re.escape(''.join(found))}]")
+        proto = without_stray_marks(_trained(lines, kind, EOS + 2 + most, False, [], name))
+        new = {
+            entry.piece: max(entry.score, lowest)
+            for entry in ModelProto.FromString(proto).pieces
+            if entry.type == entry.NORMAL and not set(entry.piece).isdisjoint(found)
+        }
+    for place, (piece, score) in enumerate(new.items(), start=1):
+        score = lowest - place if kind == "bpe" else score  # old pieces are merged first
+        model.pieces.add(piece=piece, score=score, type=ModelProto.SentencePiece.NORMAL)
+    model.trainer_spec.vocab_size = len(model.pieces)
+    return SentencePieceTokenizer(model.SerializeToString(), old.normalization)
+
+
+def _trained(
+    lines: Iterator[str],
+    kind: str,
+    vocabulary: int,
+    spelled: bool,
+    symbols: Sequence[str],
+    name: str,
+) -> bytes:
+    """Have sentencepiece learn a vocabulary."""
     proto = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -333,7 +425,7 @@ def train_tokenizer(
         raise TransduceError(
             f"{name}: no vocabulary can be learnt from this text: {error}"
         ) from None
-    return SentencePieceTokenizer(without_stray_marks(proto.getvalue()), normalization)
+    return proto.getvalue()
 
 
 def _cutting(symbols: Iterable[str]) -> re.Pattern[str]:
@@ -359,13 +451,18 @@ def _alphabet(lines: Iterable[str], coverage: float) -> str:
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
-    alphabet, rest = {" "}, counts.total() * coverage
-    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+    return "".join(sorted({" ", *_most_frequent(counts, coverage)} - {_SKIPPED}))
+
+
+def _most_frequent(counts: Counter[str], coverage: float) -> list[str]:
+    """Return the most frequent ones that make up such a share of all."""
+    found, rest = [], counts.total() * coverage
+    for one, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if rest <= 0:
             break
-        alphabet.add(character)
+        found.append(one)
         rest -= count
-    return "".join(sorted(alphabet - {_SKIPPED}))
+    return found
 
 
 def without_stray_marks(proto: bytes) -> bytes:

@@ -328,7 +328,7 @@ class Dropout(nn.Module):
         """Drop in training, pass everything in evaluation."""
         if not self.training or self.P_drop == 0.0:
             return x
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             return functional.dropout(x, self.P_drop)
         return _Dropped.apply(x, self.P_drop)  # type: ignore[no-untyped-call]
 
@@ -347,13 +347,15 @@ class _Dropped(torch.autograd.Function):
         # Each 15-bit number is kept if it is at least P_drop · 2^15: the sign of a difference.
         keep.bitwise_and_(2**15 - 1).neg_().add_(round(P_drop * 2**15) - 1)
         keep.bitwise_right_shift_(15)
-        ctx.keep = keep.to({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+        keep = keep.to({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+        ctx.save_for_backward(keep)
         ctx.scale = 1.0 / (1.0 - P_drop)
-        return _Dropped.masked(x, ctx.keep, ctx.scale)
+        return _Dropped.masked(x, keep, ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, d_y: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], None]:
-        return _Dropped.masked(d_y, ctx.keep, ctx.scale), None
+        (keep,) = ctx.saved_tensors
+        return _Dropped.masked(d_y, keep, ctx.scale), None
 
     @staticmethod
     def masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:

@@ -20,6 +20,7 @@ from transduce.config import EOS, PAD, UNK, TrainingConfig
 from transduce.data.batches import Batch
 from transduce.model import Transformer
 from transduce.model.transformer import dropout_from
+from transduce.training.distributed import ALONE, Ranks
 from transduce.training.loss import projected_loss
 
 
@@ -62,6 +63,7 @@ class Gradients:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = model.output.weight.device
         self.workers = config.workers if self.device.type == "cpu" else 1
+        self.states = torch.compile(model.states, dynamic=True) if config.compile else model.states
         self.pool = None
         if self.workers > 1:
             threads = max(1, torch.get_num_threads() // self.workers)
@@ -69,18 +71,23 @@ class Gradients:
                 self.workers, "part", initializer=torch.set_num_threads, initargs=(threads,)
             )
 
-    def compute(self, group: Sequence[Batch], tokens: int, step: int) -> Sums:
+    def compute(self, group: Sequence[Batch], tokens: int, step: int, ranks: Ranks = ALONE) -> Sums:
         """Set the gradients of the loss per token of all micro-batches of update `step`.
 
         Args:
-            group: the micro-batches.
+            group: the micro-batches; those of this process, if there are several.
             tokens: the target tokens of the whole update: what the sum is divided by, once.
             step: number of the update.
+            ranks: this process among the others.
+
+        Returns:
+            The sums over all processes.
         """
         sums = Sums()
         total: list[Tensor] | None = None
         for number, batch in enumerate(group):
-            seeds = [(self.config.seed, step, number, part) for part in range(self.workers)]
+            place = number * ranks.count + ranks.rank  # among the micro-batches of all processes
+            seeds = [(self.config.seed, step, place, part) for part in range(self.workers)]
             arguments = (divided(batch, self.workers), [tokens] * self.workers, seeds)
             side_by_side = map if self.pool is None else self.pool.map
             for part_sums, gradients in side_by_side(self.of_part, *arguments):
@@ -91,7 +98,9 @@ class Gradients:
                     torch._foreach_add_(total, gradients)
         for parameter, gradient in zip(self.parameters, total or [], strict=total is not None):
             parameter.grad = gradient
-        return sums
+        ranks.add_up(self.parameters)
+        loss, unsmoothed, halved, skipped = ranks.total(*sums)
+        return Sums(loss, unsmoothed, int(halved), int(skipped))
 
     def of_part(
         self, batch: Batch, tokens: int, seed: tuple[int, ...]
@@ -118,14 +127,14 @@ class Gradients:
         self, batch: Batch, tokens: int, seed: tuple[int, ...]
     ) -> tuple[Sums, list[Tensor]]:
         """Go through the model once, and back."""
-        if self.device.type != "cpu":  # there, the library draws the masks
+        if self.device.type != "cpu" or self.config.compile:  # there, the library draws the masks
             torch.manual_seed(
                 int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
             )
         with dropout_from(*seed):
             batch = with_unknown_words(batch, self.config.word_dropout, seed).to(self.device)
             with products_in(self.config.precision, self.device):
-                states = self.model.states(batch.src, batch.tgt_in)
+                states = self.states(batch.src, batch.tgt_in)
                 W = self.model.output.weight
                 loss = projected_loss(states, W, batch.tgt_out, self.config.eps_ls)
             gradients = torch.autograd.grad(loss.sum / tokens, self.parameters)

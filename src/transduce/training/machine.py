@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import time
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -11,6 +12,10 @@ from torch.nn import functional
 
 LEAST_TOKENS = 256
 """A part of a batch smaller than this costs more in the calling than in the computing."""
+CONTAINER_LIMITS = [
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+]
 MOST_WORKERS = 8
 """More threads than this wait for the interpreter's lock too often."""
 
@@ -23,6 +28,12 @@ def keep_pages() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
         libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
         libc.mallopt(M_ARENA_MAX, 1)
+
+
+def only_deterministic() -> None:
+    """Have GPUs compute only in ways that give the same bits again (on CPUs all of ours do)."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
 
 
 def pick_workers(device: torch.device, tokens: int) -> int:
@@ -79,7 +90,13 @@ def speed(kind: torch.dtype, width: int, rows: int = 1024) -> float:
 
 
 def memory_of(device: torch.device) -> int:
-    """Return the bytes of memory that the device has in all."""
+    """Return the bytes of memory that the device has in all, or that a container may use of it."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in CONTAINER_LIMITS:
+        try:
+            memory = min(memory, int(path.read_text(encoding="ascii")))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return memory

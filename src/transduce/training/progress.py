@@ -23,10 +23,13 @@ class Display:
         steps: number of updates of the whole run.
         done: number of updates done before.
         quiet_seconds: where no terminal is, at most one line of progress in so many seconds.
+        silent: show nothing: another process does.
     """
 
-    def __init__(self, steps: int, done: int = 0, quiet_seconds: float = 15.0) -> None:
-        self.console = Console(stderr=True, highlight=False, emoji=False)
+    def __init__(
+        self, steps: int, done: int = 0, quiet_seconds: float = 15.0, silent: bool = False
+    ) -> None:
+        self.console = Console(stderr=True, highlight=False, emoji=False, quiet=silent)
         self.steps = steps
         self.quiet_seconds = quiet_seconds
         self.last_line = time.monotonic()
@@ -40,7 +43,7 @@ class Display:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,
-            disable=not sys.stderr.isatty(),
+            disable=silent or not sys.stderr.isatty(),
         )
         self.task = self.bar.add_task("training", total=steps, completed=done, numbers="")
 

@@ -1,11 +1,10 @@
 """The training loop (§5): one flat loop from batches to updates, validations and checkpoints."""
 
-import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,17 +18,21 @@ from transduce.data.batches import Batch, Epochs, Place, Sample, collate, divide
 from transduce.data.corpus import Corpus, Encoded
 from transduce.errors import TransduceError
 from transduce.model import Transformer
-from transduce.model_folder import CHECKPOINTS, METRICS
+from transduce.model_folder import CHECKPOINTS
 from transduce.training.checkpoint import Best, Checkpoints, Progress
+from transduce.training.distributed import ALONE, Ranks
 from transduce.training.gradients import Gradients, Sums, products_in
+from transduce.training.log import Log
 from transduce.training.loss import projected_loss
-from transduce.training.machine import keep_pages
+from transduce.training.machine import keep_pages, only_deterministic
 from transduce.training.optimizer import adam, learning_rate
 from transduce.training.progress import Display
 from transduce.training.watch import Watch
 
 Validate = Callable[[Transformer], dict[str, float]]
 Outcome = Literal["finished", "reached", "patience", "interrupted"]
+OUTCOMES: list[Outcome | None] = [None, "reached", "patience"]
+"""Why a validation may end the training."""
 Group = tuple[list[Batch], Place]
 """The micro-batches of an update, and the place after them."""
 
@@ -47,6 +50,7 @@ class Trainer:
         on_best: called with the model whenever the validation score is the best so far.
         data: the [data] table: shares of the origins, and how long a validation pair may be.
         sample: cuts training pairs into other pieces in each epoch, if that is wanted.
+        ranks: this process among the others that train the same model.
     """
 
     def __init__(
@@ -60,12 +64,14 @@ class Trainer:
         on_best: Callable[[Transformer], None],
         data: DataConfig | None = None,
         sample: Sample | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.model = model
         self.valid = corpus.valid
         self.config = config
         data = data or DataConfig()
-        tokens = max(1, config.tokens // config.accumulation)
+        tokens = max(1, config.tokens // (config.accumulation * ranks.count))
         self.epochs = Epochs(corpus.train, tokens, config.seed, data.temperature, sample)
         self.max_length = data.max_length
         self.run = run
@@ -77,6 +83,7 @@ class Trainer:
         self.optimizer = adam(model, config)
         self.checkpoints = Checkpoints(run / CHECKPOINTS, config.keep)
         self.progress = Progress()
+        self.log = Log(run, config.tensorboard, silent=not ranks.first)
         self.watch = Watch(config)
 
     def resume(self) -> bool:
@@ -85,7 +92,7 @@ class Trainer:
         if not found:
             return False
         self.progress = self.checkpoints.restore(found[-1], self.model, self.optimizer)
-        self._forget_later_metrics()
+        self.log.forget_after(self.progress.step)
         return True
 
     def train(self) -> Outcome:
@@ -96,10 +103,13 @@ class Trainer:
         """
         config, progress = self.config, self.progress
         keep_pages()
+        if config.deterministic:
+            only_deterministic()
         self.model.train()
         started = time.monotonic() - progress.seconds
         since = Since()
-        with Display(config.steps, progress.step) as display, stop_signals() as stop:
+        display = Display(config.steps, progress.step, silent=not self.ranks.first)
+        with display, stop_signals() as stop:
             while progress.step < config.steps:
                 for group, after, waited in timed(self.updates_of_epoch()):
                     update = self.update(group)
@@ -112,7 +122,7 @@ class Trainer:
                     notes = list(self.watch.update(progress.step, loss, update.rate))
                     if progress.step % config.log_every == 0 or last:
                         row = since.metrics(progress, update)
-                        self.log(row)
+                        self.log.write(row)
                         display.update(progress.step, row)
                         notes += self.watch.waiting(since.share_waiting())
                         notes += self.watch.memory(since.sums.divided, since.sums.skipped)
@@ -121,15 +131,20 @@ class Trainer:
                     entered = False
                     if progress.step % config.validate_every == 0 or last:
                         paused = time.monotonic()
-                        stopped, entered = self.validated(display)
-                        outcome = stopped or outcome
+                        stopped, entered = None, False
+                        if self.ranks.first:
+                            stopped, entered = self.validated(display)
+                        (why,) = self.ranks.of_first(float(OUTCOMES.index(stopped)))
+                        outcome = OUTCOMES[int(why)] or outcome
                         progress.seconds = time.monotonic() - started
                         since.pause(time.monotonic() - paused)
                     for note in notes:
                         display.say(note)
-                    if stop.is_set() and outcome is None:
+                    (stops,) = self.ranks.total(float(stop.is_set()))
+                    if stops and outcome is None:
                         outcome = "interrupted"
-                    if outcome or entered or progress.step % config.checkpoint_every == 0:
+                    due = outcome or entered or progress.step % config.checkpoint_every == 0
+                    if due and self.ranks.first:
                         self.checkpoints.save(self.model, self.optimizer, progress)
                     if outcome:
                         return outcome
@@ -140,7 +155,8 @@ class Trainer:
     def updates_of_epoch(self) -> Iterator[Group]:
         """Yield the micro-batches of each update left of this epoch, and the place after it."""
         start = Place(self.progress.window, self.progress.batch)
-        for group in self.epochs.groups(self.progress.epoch, start, self.config.accumulation):
+        size, rank, ranks = self.config.accumulation, self.ranks.rank, self.ranks.count
+        for group in self.epochs.groups(self.progress.epoch, start, size, rank, ranks):
             yield [collate(pairs) for pairs in group.batches], group.after
 
     def update(self, group: Sequence[Batch]) -> "Update":
@@ -149,12 +165,13 @@ class Trainer:
         Raises:
             TransduceError: if the loss or the gradient is not finite.
         """
-        tokens = sum(int((batch.tgt_out != PAD).sum()) for batch in group)
+        own = sum(int((batch.tgt_out != PAD).sum()) for batch in group)
+        tokens = int(self.ranks.total(own)[0])
         step = self.progress.step + 1
         rate = learning_rate(step, self.config, self.model.config.d_model)
         if tokens == 0:
             return Update(Sums(), 0, rate, 0.0)
-        sums = self.gradients.compute(group, tokens, step)
+        sums = self.gradients.compute(group, tokens, step, self.ranks)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients).item()
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
@@ -177,7 +194,7 @@ class Trainer:
         loss = self.validation_loss(self.valid)
         scores = self.validate(self.model)
         self.model.train()
-        self.log(
+        self.log.write(
             {
                 "step": progress.step,
                 "epoch": progress.epoch,
@@ -230,29 +247,6 @@ class Trainer:
             total += loss.unsmoothed.item()
             tokens += loss.tokens.item()
         return total / tokens
-
-    def log(self, row: Mapping[str, float | int]) -> None:
-        """Append a line to `metrics.jsonl`."""
-        try:
-            with open(self.run / METRICS, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        except OSError as error:
-            raise TransduceError(f"cannot write {self.run / METRICS}: {error.strerror}") from None
-
-    def _forget_later_metrics(self) -> None:
-        """Remove the lines of updates that are about to be done again."""
-        path = self.run / METRICS
-        if path.exists():
-            rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [row for row in rows if _step_of(row) <= self.progress.step]
-            path.write_text("".join(kept), encoding="utf-8")
-
-
-def _step_of(row: str) -> float:
-    try:
-        return float(json.loads(row)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf  # a line cut short by a kill
 
 
 class Update(NamedTuple):

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from transduce.config import TrainingConfig
 
-SMOOTHING = 0.98
-"""Share of the old mean in the running mean of the loss: it looks back about fifty updates."""
+SETTLED = 50
+"""Updates that the running mean of the loss looks back on, and needs to mean anything."""
 RISEN = 0.7
 """Nats per token above its lowest point that the loss must rise to be called diverging."""
 SLOW_INPUT = 0.2
@@ -23,6 +23,7 @@ class Watch:
         self.config = config
         self.said: set[str] = set()
         self.mean: float | None = None
+        self.seen = 0
         self.lowest = math.inf
         self.lowest_step = 0
         self.losses: list[float] = []
@@ -31,8 +32,9 @@ class Watch:
         """Look at the training loss (nats per token) of an update."""
         if self.mean is None:
             self.mean = loss
-        self.mean = SMOOTHING * self.mean + (1 - SMOOTHING) * loss
-        if self.mean < self.lowest:
+        self.seen += 1
+        self.mean += (loss - self.mean) / min(self.seen, SETTLED)
+        if self.mean < self.lowest and self.seen > SETTLED:
             self.lowest, self.lowest_step = self.mean, step
         if self.mean > self.lowest + RISEN:
             yield from self.once(
