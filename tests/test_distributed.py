@@ -26,7 +26,7 @@ model = Transformer(ModelConfig(
     N=2, d_model=16, d_ff=32, h=2, P_drop=0.0, source_vocabulary=20, target_vocabulary=20,
     joint_vocabulary=True)).train()
 pairs = [([5, 6], [7]), ([8, 9, 10], [11, 12, 13, 14, 15, 16, 17])]
-with together(torch.device("cpu")) as ranks:
+with together() as ranks:
     group = [collate([pairs[i] for i in batch]) for batch in shares[ranks.rank]]
     gradients = Gradients(model, TrainingConfig(precision="float32"))
     sums = gradients.compute(group, 2 + 8, 1, ranks)

@@ -4,6 +4,7 @@ import fcntl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -13,9 +14,9 @@ from transduce.data.batches import Indices, Sample
 from transduce.data.corpus import Corpus, Ids, load_tokenizers
 from transduce.data.report import printed
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.translator import pick_device, translator_of
+from transduce.decoding.translator import Translator, pick_device, translator_of
 from transduce.errors import TransduceError, UsageError
-from transduce.evaluation.metrics import bleu_scorer, by_source, evaluate, is_better
+from transduce.evaluation.metrics import Score, bleu_scorer, by_source, evaluate, is_better
 from transduce.model import Transformer
 from transduce.model_folder import (
     CHECKPOINTS,
@@ -57,7 +58,7 @@ def lock(run: Path) -> Iterator[None]:
 
 
 def begun(
-    settings: Settings, run: Path, resume: bool, assignments: Iterable[str], say: Say
+    settings: Settings, run: Path, resume: bool, assignments: list[str], say: Say
 ) -> tuple[Config, Corpus]:
     """Return the configuration and the corpus of a run that is there, or of a new one.
 
@@ -153,9 +154,7 @@ def check_memory(config: Config) -> None:
     Raises:
         UsageError: with both sizes.
     """
-    with torch.device("meta"):
-        model = Transformer(config.model)
-    need = 16 * sum(parameter.numel() for parameter in model.parameters())
+    need = pricing.model_bytes(config)
     have = memory_of(pick_device(config.device))
     if need > have:
         raise UsageError(
@@ -176,12 +175,11 @@ def assemble(
     if config.fine_tuning.init_from:
         fine_tuning.begin(model, config, tokenizers, run)
     sources, references = validation_items(corpus, config)
-    metrics = config.evaluation.metrics
+    metric = config.evaluation.metrics[0]
 
     def validate(model: Transformer) -> dict[str, float]:
         translator = translator_of(model, tokenizers, config.decoding)
-        outputs = [translation.text for translation in translator.translate(sources)]
-        scores = evaluate(outputs, references, metrics, config.evaluation.bleu_tokenize)
+        scores, _ = scored(translator, sources, references, config)
         return {name: score.score for name, score in scores.items()}
 
     def on_best(model: Transformer) -> None:
@@ -193,7 +191,7 @@ def assemble(
         config.training,
         run,
         validate,
-        lambda score, than: is_better(metrics[0], score, than),
+        lambda score, than: is_better(metric, score, than),
         on_best,
         config.data,
         sampler(corpus, tokenizers, config) if config.tokenizer.sampling else None,
@@ -243,11 +241,23 @@ def items(
     return sources, [[target] for target in targets]
 
 
-def with_measured_steps(config: Config, trainer: Trainer, user: Settings, say: Say) -> Config:
-    """Turn `training.minutes` into `training.steps`, by the speed measured here and now."""
+def scored(
+    translator: Translator, sources: list[str], references: list[list[str]], config: Config
+) -> tuple[dict[str, Score], list[str]]:
+    """Translate sources; return the scores that [evaluation] asks for, and the outputs."""
+    outputs = [translation.text for translation in translator.translate_stream(sources)]
+    asked = config.evaluation
+    return evaluate(outputs, references, asked.metrics, asked.bleu_tokenize), outputs
+
+
+def with_measured_steps(config: Config, corpus: Corpus, user: Settings, say: Say) -> Config:
+    """Turn `training.minutes`, if given, into `training.steps`, by the speed measured here."""
     minutes = config.training.minutes
-    assert minutes is not None
-    seconds = pricing.speed_of(trainer).seconds
+    if minutes is None:
+        return config
+    with TemporaryDirectory() as scratch:
+        probe, _ = assemble(config, corpus, Path(scratch))
+        seconds = pricing.speed_of(probe).seconds
     steps = max(1, int(minutes * 60 / seconds))
     say(f"{seconds * 1000:.0f} ms an update here: {steps:,} updates in {minutes:g} minutes")
     rhythm = choices.with_rhythm(choices.Choices(), steps, config.model.d_model, user)

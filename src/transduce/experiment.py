@@ -16,6 +16,7 @@ from transduce.assembly import (
     corpus_folder,
     items,
     lock,
+    scored,
     validation_items,
     with_measured_steps,
 )
@@ -24,9 +25,9 @@ from transduce.data.corpus import Corpus, load_tokenizers
 from transduce.data.readers import read_pairs
 from transduce.data.text import normalize
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.translator import Translator, pick_device
+from transduce.decoding.translator import Translator
 from transduce.errors import TransduceError
-from transduce.evaluation.metrics import Score, evaluate
+from transduce.evaluation.metrics import Score
 from transduce.model_folder import (
     CHECKPOINTS,
     CONFIG,
@@ -67,8 +68,8 @@ def train(
     """
     run = Path(out)
     settings = recipe if isinstance(recipe, dict) else settings_of(Path(recipe))
-    user = overlay(settings, assignments)
-    with together(pick_device(user.get("device", "auto"))) as ranks:
+    assignments = list(assignments)
+    with together() as ranks:
         if ranks.first:
             with lock(run):
                 return lead(settings, run, resume, assignments, say, ranks)
@@ -85,15 +86,13 @@ def lead(
     settings: Settings,
     run: Path,
     resume: bool,
-    assignments: Iterable[str],
+    assignments: list[str],
     say: Say,
     ranks: Ranks,
 ) -> Outcome:
     """Train as the first process (mostly the only one), which does all but computing alone."""
     config, corpus = begun(settings, run, resume, assignments, say)
-    if config.training.minutes is not None:
-        probe, _ = assemble(config, corpus, run)
-        config = with_measured_steps(config, probe, overlay(settings, assignments), say)
+    config = with_measured_steps(config, corpus, overlay(settings, assignments), say)
     trainer, tokenizers = assemble(config, corpus, run, ranks)
     if not (run / CONFIG).exists():
         for note in advice(config, corpus):
@@ -145,13 +144,12 @@ def price(
     run = Path(out)
     new = not run.exists()
     settings = recipe if isinstance(recipe, dict) else settings_of(Path(recipe))
+    assignments = list(assignments)
     with lock(run), TemporaryDirectory() as scratch:
         config, corpus = begun(settings, run, resume, assignments, say)
         memory = pricing.memory_needed(config, corpus)
+        config = with_measured_steps(config, corpus, overlay(settings, assignments), say)
         trainer, tokenizers = assemble(config, corpus, Path(scratch))
-        if config.training.minutes is not None:
-            config = with_measured_steps(config, trainer, overlay(settings, assignments), say)
-            trainer, tokenizers = assemble(config, corpus, Path(scratch))
         found = Checkpoints(run / CHECKPOINTS, keep=-1).all() if (run / CONFIG).exists() else []
         if found:
             trainer.progress = read_progress(found[-1])
@@ -177,14 +175,12 @@ def price(
 def measured(config: Config, corpus: Corpus) -> fine_tuning.Measure:
     """Return what scores a model on the old test pairs, and on the validation pairs."""
     sources, references = validation_items(corpus, config)
-    metrics, bleu_tokenize = config.evaluation.metrics, config.evaluation.bleu_tokenize
 
     def measure(translator: Translator) -> dict[str, dict[str, Score]]:
         found = {}
         if old_test := config.fine_tuning.old_test:
             found["old test"], *_ = evaluate_pairs(translator, config, old_test)
-        outputs = [translation.text for translation in translator.translate(sources)]
-        found["validation"] = evaluate(outputs, references, metrics, bleu_tokenize)
+        found["validation"], _ = scored(translator, sources, references, config)
         return found
 
     return measure
@@ -205,10 +201,7 @@ def evaluate_pairs(
         [normalize(pair.tgt, form) for pair in pairs],
         config.evaluation.references,
     )
-    outputs = [translation.text for translation in translator.translate_stream(sources)]
-    scores = evaluate(
-        outputs, references, config.evaluation.metrics, config.evaluation.bleu_tokenize
-    )
+    scores, outputs = scored(translator, sources, references, config)
     return scores, sources, outputs, references
 
 

@@ -37,6 +37,8 @@ from transduce.training.trainer import Trainer
 SHARE = 0.6
 """Share of the device's memory that batches are cut for; the rest is for what comes and goes in
 between, for translating in validation, and for other programs."""
+BYTES = 16
+"""Of each parameter: its weight, its gradient, and Adam's two moments, in float32."""
 SECONDS = 5.0
 """How long the speed of updates is measured."""
 MIB, GIB = 2**20, 2**30
@@ -50,7 +52,7 @@ class Memory(NamedTuple):
     """Bytes that training needs."""
 
     model: int
-    """The weights, their gradients, and Adam's two moments: 16 bytes a parameter."""
+    """The weights, their gradients, and Adam's two moments."""
     batch: int
     """What belongs to the largest batch that is computed at once."""
     machine: int
@@ -93,7 +95,7 @@ class Needs:
             + workers * (fixed.max() + logits)
             + 4.0 * gradients * self.parameters
         )
-        return Memory(16 * self.parameters, int(batch), self.machine)
+        return Memory(BYTES * self.parameters, int(batch), self.machine)
 
     @property
     def width(self) -> int:
@@ -110,18 +112,23 @@ def needs(config: Config, corpus: Corpus, device: torch.device) -> Needs:
 
     Of a model that is too large for the machine as it is, nothing is measured.
     """
-    with torch.device("meta"):
-        model = Transformer(config.model)
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = model_bytes(config) // BYTES
     source, target = longest_pair(config, corpus)
     machine = memory_of(device)
     kept = np.zeros(terms(*np.array(SHAPES).T).shape[1])
-    if 16 * count <= machine:
+    if BYTES * count <= machine:
         with torch.device("meta"):  # learned positions end somewhere, and keep nothing
             model = Transformer(config.model.model_copy(update={"positions": "sinusoidal"}))
         model.to_empty(device=device).tie()
         kept = polynomial(model.train(), config.training)
     return Needs(count, config.model.target_vocabulary, source, target, kept, machine)
+
+
+def model_bytes(config: Config) -> int:
+    """Return the bytes of a model's weights, their gradients, and Adam's two moments."""
+    with torch.device("meta"):
+        model = Transformer(config.model)
+    return BYTES * sum(parameter.numel() for parameter in model.parameters())
 
 
 def longest_pair(config: Config, corpus: Corpus) -> tuple[int, int]:
@@ -245,7 +252,7 @@ def divided(config: Config, corpus: Corpus, user: Settings) -> Choices:
 def fewest(found: Needs, tokens: int, parts: Callable[[int], int]) -> int:
     """Return the smallest number of micro-batches that fit, or the largest that is of use."""
     room, most = SHARE * found.machine, found.most_useful(tokens)
-    if 16 * found.parameters > found.machine:
+    if BYTES * found.parameters > found.machine:
         return 1  # it does not start anyway
     fitting = (n for n in range(1, most) if found.memory(tokens, n, parts(n)).total <= room)
     return next(fitting, most)

@@ -40,8 +40,7 @@ class Ranks:
         """Return each number added up over all processes."""
         if self.count == 1:
             return list(numbers)
-        device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
-        sums = torch.tensor(numbers, dtype=torch.float64, device=device)
+        sums = torch.tensor(numbers, dtype=torch.float64)
         distributed.all_reduce(sums)
         return sums.tolist()
 
@@ -79,21 +78,21 @@ ALONE = Ranks()
 
 
 @contextmanager
-def together(device: torch.device) -> Iterator[Ranks]:
+def together() -> Iterator[Ranks]:
     """Join the other processes that torchrun started, for a while; alone, if it did not.
 
-    Args:
-        device: where to compute; each process takes the GPU of its local rank.
+    Each process takes the GPU of its local rank, if there are GPUs.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ALONE
         return
-    if device.type == "cuda":
+    backends = "cpu:gloo"
+    if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        backends += ",cuda:nccl"
     # Long enough for the first process to prepare a corpus while the others wait.
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, timeout=timedelta(days=1))
+    distributed.init_process_group(backends, timeout=timedelta(days=1))
     try:
         yield Ranks(distributed.get_rank(), count)
     finally:

@@ -91,11 +91,7 @@ class Gradients:
             arguments = (divided(batch, self.workers), [tokens] * self.workers, seeds)
             side_by_side = map if self.pool is None else self.pool.map
             for part_sums, gradients in side_by_side(self.of_part, *arguments):
-                sums = sums.plus(part_sums)
-                if total is None:
-                    total = gradients
-                elif gradients is not None:
-                    torch._foreach_add_(total, gradients)
+                sums, total = sums.plus(part_sums), added(total, gradients)
         for parameter, gradient in zip(self.parameters, total or [], strict=total is not None):
             parameter.grad = gradient
         ranks.add_up(self.parameters)
@@ -116,11 +112,7 @@ class Gradients:
         sums, total = Sums(divided=1), None
         for half, rows in enumerate(divided(batch, 2)):
             half_sums, gradients = self.of_part(rows, tokens, (*seed, half))
-            sums = sums.plus(half_sums)
-            if total is None:
-                total = gradients
-            elif gradients is not None:
-                torch._foreach_add_(total, gradients)
+            sums, total = sums.plus(half_sums), added(total, gradients)
         return sums, total
 
     def forward_and_backward(
@@ -139,6 +131,14 @@ class Gradients:
                 loss = projected_loss(states, W, batch.tgt_out, self.config.eps_ls)
             gradients = torch.autograd.grad(loss.sum / tokens, self.parameters)
         return Sums(loss.sum.item(), loss.unsmoothed.item()), list(gradients)
+
+
+def added(total: list[Tensor] | None, gradients: list[Tensor] | None) -> list[Tensor] | None:
+    """Add gradients to what there is of them, in its place; None stands for none at all."""
+    if total is None or gradients is None:
+        return total or gradients
+    torch._foreach_add_(total, gradients)
+    return total
 
 
 def products_in(precision: str, device: torch.device) -> AbstractContextManager[object]:
