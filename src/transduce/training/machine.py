@@ -10,9 +10,11 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-# oneDNN keeps what it has compiled for each shape of a product, by itself 1,024 times, which is
-# gigabytes after a while. Read at the first product of a process, hence set here.
+# What is compiled for each shape of a product is kept in two places, oneDNN's own and that of its
+# wrapper in torch, 1,024 times in each, which is gigabytes after a while (and compiling takes 0.2
+# ms). Read at the first product of a process, hence set here.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 LEAST_TOKENS = 256
 """A part of a batch smaller than this costs more in the calling than in the computing."""
