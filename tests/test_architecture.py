@@ -10,7 +10,7 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "choices", "fine_tuning", "preparing", "advice", "pricing", "assembly", "experiment",
+    "choices", "fine_tuning", "preparing", "advice", "fitting", "pricing", "assembly", "experiment",
     "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [

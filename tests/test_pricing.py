@@ -1,41 +1,20 @@
-"""What a run takes: activations by measure, batches that fit, and a price that leaves no trace."""
+"""What a run takes: a price that leaves no trace."""
 
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from transduce import pricing
-from transduce.assembly import first_start
-from transduce.config import Config, Settings, merge, overlay, parse
-from transduce.data.batches import divide
-from transduce.data.corpus import Corpus
-from transduce.errors import TransduceError
+from transduce.config import Config, Settings, parse
 from transduce.experiment import price, train
+from transduce.fitting import Memory
 from transduce.model import Transformer
 from transduce.model_folder import load_config, read_tensors
 from transduce.preparing import prepare_corpus
-from transduce.pricing import (
-    Memory,
-    Needs,
-    Price,
-    Speed,
-    duration,
-    fewest,
-    kept_bytes,
-    memory_needed,
-    needs,
-    parts_of,
-    polynomial,
-    terms,
-)
-from transduce.training.gradients import products_in
-from transduce.training.loss import projected_loss
+from transduce.pricing import Price, Speed, duration, parts_of
 
-CPU = torch.device("cpu")
 ROWS = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
 
 
@@ -56,144 +35,6 @@ def small(**model: object) -> Config:
     sizes = {"N": 2, "d_model": 32, "d_ff": 64, "h": 4, "source_vocabulary": 90,
              "target_vocabulary": 90}  # fmt: skip
     return parse({"model": sizes | model}, "test")
-
-
-# What is kept for the backward pass
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "model",
-    [
-        {},
-        {"norm_place": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1},
-        {"P_drop": 0.0, "N_decoder": 1, "joint_vocabulary": False},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("shape", [(40, 30, 25), (1, 200, 150), (7, 20, 90)], ids=str)
-def test_small_batches_tell_what_a_large_one_keeps(
-    precision: str, model: Settings, shape: tuple[int, int, int]
-) -> None:
-    config = small(**model)
-    training = config.training.model_copy(update={"precision": precision})
-    transformer = Transformer(config.model).train()
-    estimate = float(terms(*np.array([shape]).T)[0] @ polynomial(transformer, training))
-    assert estimate == pytest.approx(kept_bytes(transformer, training, *shape), rel=0.05)
-
-
-def test_what_is_kept_is_what_autograd_saves() -> None:
-    """Without dropout, whose masks are no saved tensors, two ways of counting agree."""
-    config = small(P_drop=0.0)
-    model = Transformer(config.model).train()
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved: dict[int, int] = {}
-
-    def save(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    src, tgt = torch.full((12, 20), 5), torch.full((12, 25), 5)
-    with (
-        torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
-        products_in("float32", CPU),
-    ):
-        loss = projected_loss(model.states(src, tgt), model.output.weight, tgt)
-        expected = sum(size for start, size in saved.items() if start not in own)
-    assert torch.isfinite(loss.sum)
-    training = config.training.model_copy(update={"precision": "float32"})
-    assert kept_bytes(model, training, 12, 20, 25) == pytest.approx(expected, rel=0.1)
-    masks = kept_bytes(Transformer(small().model).train(), training, 12, 20, 25) - expected
-    sublayers = 2 * 2 * 20 + 2 * 3 * 25 + 20 + 25  # positions with a mask of d_model numbers each
-    assert masks == pytest.approx(12 * sublayers * 32 * 4, rel=0.25)
-
-
-LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=60)
-
-
-@settings(deadline=None)
-@given(LENGTHS, st.integers(20, 400))
-def test_no_batch_is_larger_than_the_largest(pairs: list[tuple[int, int]], tokens: int) -> None:
-    src, tgt = np.array(pairs, np.int32).T
-    kept = np.array([0.0, 3.0, 5.0, 0.2, 0.3, 0.4, 0.1])
-    found = Needs(0, 0, int(src.max()) + 1, int(tgt.max()) + 1, kept, 1)
-    for batch in divide(src, tgt, tokens, np.random.default_rng(1)):
-        longest = src[batch].max() + 1, tgt[batch].max() + 1
-        one = terms(*np.array([[len(batch), *longest]]).T)[0] @ kept
-        assert one <= found.memory(tokens, 1, 1).batch + 1
-
-
-# Batches that fit
-
-
-@settings(deadline=None)
-@given(st.integers(1, 5000), st.floats(1e5, 1e9))
-def test_no_more_micro_batches_than_needed(tokens: int, machine: float) -> None:
-    kept = np.array([1e4, 3e3, 5e3, 2.0, 3.0, 4.0, 1.0])
-    found = Needs(1000, 50, 30, 40, kept, int(machine))
-    count = fewest(found, tokens, lambda count: 1)
-    room = 0.6 * int(machine)
-    if count > 1:
-        assert found.memory(tokens, count - 1, 1).total > room
-    if count < max(1, tokens // 40):
-        assert found.memory(tokens, count, 1).total <= room
-
-
-def machine_for(config: Config, corpus: Corpus, count: int) -> int:
-    """Return the bytes of a machine on which an update needs so many micro-batches."""
-    training = config.training
-    need = needs(config, corpus, CPU).memory(training.tokens, count, training.workers)
-    return int(need.total / pricing.SHARE) + 1
-
-
-def test_batches_are_cut_to_fit(
-    recipe: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = merge(recipe, {"training": {"tokens": 4000, "workers": 1}})
-    said: list[str] = []
-    config, corpus = first_start(overlay(recipe), tmp_path / "large", said.append)
-    assert config.training.accumulation == 1
-    assert not any("accumulation" in line for line in said)
-    fits_in = machine_for(config, corpus, 3)
-    monkeypatch.setattr(pricing, "memory_of", lambda device: fits_in)
-    for name in ("small", "again"):
-        cut, _ = first_start(overlay(recipe), tmp_path / name, said.append)
-        assert cut.training.accumulation == 3
-        assert cut.training.tokens == 4000
-    assert any(
-        line.startswith("chosen: accumulation 3: at once, a batch of 4,000") for line in said
-    )
-    asked = merge(recipe, {"training": {"accumulation": 2}})
-    cut, _ = first_start(overlay(asked), tmp_path / "asked", said.append)
-    assert cut.training.accumulation == 2
-    train(recipe, tmp_path / "run")
-    assert load_config(tmp_path / "run").training.accumulation == 3
-
-
-def test_auto_is_as_good_as_nothing_said(recipe: Settings, tmp_path: Path) -> None:
-    del recipe["training"]["tokens"]
-    auto = merge(recipe, {"training": {"tokens": "auto"}})
-    first, second, third = (
-        first_start(user, tmp_path / "run", lambda line: None)[0]
-        for user in (
-            overlay(recipe),
-            overlay(auto),
-            overlay(merge(recipe, {"training": {"tokens": 7}}), ["training.tokens=auto"]),
-        )
-    )
-    assert first == second == third
-    assert first.training.tokens == 1024
-
-
-def test_parts_side_by_side_need_memory_of_their_own() -> None:
-    found = Needs(1000, 50, 30, 40, np.array([1e4, 3e3, 5e3, 2.0, 3.0, 4.0, 1.0]), 10**9)
-    one, two, cut = (found.memory(4000, *division).batch for division in ((1, 1), (1, 2), (2, 1)))
-    assert two == one + 4 * 1000 + 10_000 + 8 * 1024 * 50
-    assert cut < 0.6 * one
-
-
-# The price
 
 
 def test_a_price_leaves_nothing_but_the_corpus(recipe: Settings, tmp_path: Path) -> None:
@@ -243,28 +84,6 @@ def test_minutes_are_priced_as_the_updates_they_are(recipe: Settings, tmp_path: 
     assert any(f"{found.updates:,} updates in 0.05 minutes" in line for line in said)
 
 
-def test_what_cannot_fit_is_refused_with_a_remedy(
-    recipe: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = merge(recipe, {"training": {"tokens": 4000, "workers": 1, "accumulation": 1}})
-    config, corpus = first_start(overlay(recipe), tmp_path / "run", lambda line: None)
-    whole = memory_needed(config, corpus)
-    assert whole.total == whole.model + whole.batch <= whole.machine
-    fits_in = machine_for(config, corpus, 5)
-    monkeypatch.setattr(pricing, "memory_of", lambda device: fits_in)
-    with pytest.raises(TransduceError, match=r"set training\.accumulation = 5,") as raised:
-        price(recipe, tmp_path / "run")
-    assert raised.value.status == 1
-    changes = {"training": {"accumulation": 5}}
-    memory_needed(parse(merge(config.model_dump(), changes), "test"), corpus)
-    monkeypatch.setattr(pricing, "memory_of", lambda device: whole.model + 1000)
-    with pytest.raises(TransduceError, match=r"\[model\] smaller, or leave long pairs out"):
-        memory_needed(config, corpus)
-    monkeypatch.setattr(pricing, "memory_of", lambda device: whole.model - 1)
-    with pytest.raises(TransduceError, match="smaller preset"):
-        memory_needed(config, corpus)
-
-
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
@@ -295,6 +114,10 @@ def test_the_price_in_words_and_as_data() -> None:
     assert "7,200 updates of 500 ms" in text
     assert "take 1 h 0 min; 15 validations of some 24 s each make it about 1 h 6 min" in text
     assert "0.93 for the largest batch" in text and "has 4.00" in text
+    slow = replace(found, speed=Speed(0.5, 1500.0, first=90.0))
+    assert slow.seconds == found.seconds + 90
+    assert "updates of 500 ms, 90 s for the first (measured" in "\n".join(slow.sentences())
+    assert "first" not in text
 
 
 def test_durations() -> None:

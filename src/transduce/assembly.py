@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from transduce import choices, fine_tuning, pricing
+from transduce import choices, fine_tuning, fitting, pricing
 from transduce.config import Config, DataConfig, Settings, departures, merge, overlay, parse
 from transduce.data.batches import Indices, Sample
 from transduce.data.corpus import Corpus, Ids, load_tokenizers
@@ -116,7 +116,7 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     automatic: Settings = {"training": {"precision": precision}}
     config = parse(merge(config.model_dump(), automatic), "the recipe")
     check_lengths(config)
-    divided = pricing.divided(config, corpus, user)
+    divided = fitting.divided(config, corpus, user)
     config = parse(merge(config.model_dump(), divided.settings), "the recipe")
     for line in printed(corpus.report()):
         say(line)
@@ -154,7 +154,7 @@ def check_memory(config: Config) -> None:
     Raises:
         UsageError: with both sizes.
     """
-    need = pricing.model_bytes(config)
+    need = fitting.model_bytes(config)
     have = memory_of(pick_device(config.device))
     if need > have:
         raise UsageError(
@@ -257,9 +257,9 @@ def with_measured_steps(config: Config, corpus: Corpus, user: Settings, say: Say
         return config
     with TemporaryDirectory() as scratch:
         probe, _ = assemble(config, corpus, Path(scratch))
-        seconds = pricing.speed_of(probe).seconds
-    steps = max(1, int(minutes * 60 / seconds))
-    say(f"{seconds * 1000:.0f} ms an update here: {steps:,} updates in {minutes:g} minutes")
+        speed = pricing.speed_of(probe)
+    steps = max(1, int((minutes * 60 - speed.first) / speed.seconds))
+    say(f"{speed.seconds * 1000:.0f} ms an update here: {steps:,} updates in {minutes:g} minutes")
     rhythm = choices.with_rhythm(choices.Choices(), steps, config.model.d_model, user)
     for reason in rhythm.reasons:
         say(f"chosen: {reason}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from transduce import fine_tuning, pricing
+from transduce import fine_tuning, fitting, pricing
 from transduce.advice import advice
 from transduce.assembly import (
     Say,
@@ -147,7 +147,7 @@ def price(
     assignments = list(assignments)
     with lock(run), TemporaryDirectory() as scratch:
         config, corpus = begun(settings, run, resume, assignments, say)
-        memory = pricing.memory_needed(config, corpus)
+        memory = fitting.memory_needed(config, corpus)
         config = with_measured_steps(config, corpus, overlay(settings, assignments), say)
         trainer, tokenizers = assemble(config, corpus, Path(scratch))
         found = Checkpoints(run / CHECKPOINTS, keep=-1).all() if (run / CONFIG).exists() else []

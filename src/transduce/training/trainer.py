@@ -107,13 +107,18 @@ class Trainer:
             only_deterministic()
         self.model.train()
         started = time.monotonic() - progress.seconds
-        since = Since()
+        since, compiling = Since(), config.compile
         display = Display(config.steps, progress.step, silent=not self.ranks.first)
         with display, stop_signals() as stop:
             while progress.step < config.steps:
                 for group, after, waited in timed(self.updates_of_epoch()):
+                    before = time.monotonic()
                     update = self.update(group)
                     since.add(update, waited)
+                    if compiling:
+                        seconds, compiling = time.monotonic() - before, False
+                        since.pause(seconds)  # tokens/s are those of the run, not of its beginning
+                        display.say(f"torch.compile: the first update took {seconds:.0f} s")
                     progress.step += 1
                     progress.window, progress.batch = after
                     progress.seconds = time.monotonic() - started
