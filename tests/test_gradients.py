@@ -1,5 +1,7 @@
 """Gradients: the same however a batch is divided, the same again, and as much as fits."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -55,6 +57,40 @@ def test_frozen_parameters_get_no_gradient(build: BuildModel) -> None:
     Gradients(model, TrainingConfig(workers=2)).compute([BATCH], TOKENS, step=1)
     assert all(p.grad is None for p in model.encoder.parameters())
     assert all(p.grad is not None for p in model.decoder.parameters())
+
+
+COMPILED = """
+import torch
+from tests.test_gradients import BATCH, computed
+from transduce.config import ModelConfig
+from transduce.errors import TransduceError
+from transduce.model import Transformer
+
+plain = torch.compile
+vocabularies = {"source_vocabulary": 10, "target_vocabulary": 10}
+model = Transformer(ModelConfig(N=1, d_model=8, d_ff=8, h=2, P_drop=0.0, **vocabularies)).double()
+torch.compile = lambda f, dynamic: plain(f, dynamic=dynamic, backend="eager")
+for one, other in zip(computed(model, [BATCH], compile=True), computed(model, [BATCH])):
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+def broken(*_):
+    raise RuntimeError("no compiler")
+
+torch.compiler.reset()
+torch.compile = lambda f, dynamic: plain(f, dynamic=dynamic, backend=broken)
+try:
+    computed(model, [BATCH], compile=True)
+except TransduceError as error:
+    print(error)
+"""
+
+
+def test_compiled_is_the_same_or_says_why_not() -> None:
+    """The graph is taken for real and run by a plain backend; without the suite's type checks."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no compiler" in done.stdout
+    assert done.stdout.endswith("Set training.compile = false\n")
 
 
 class Small:

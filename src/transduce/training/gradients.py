@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from transduce.config import EOS, PAD, UNK, TrainingConfig
 from transduce.data.batches import Batch
+from transduce.errors import TransduceError
 from transduce.model import Transformer
 from transduce.model.transformer import dropout_from
 from transduce.training.distributed import ALONE, Ranks
@@ -63,7 +64,7 @@ class Gradients:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = model.output.weight.device
         self.workers = config.workers if self.device.type == "cpu" else 1
-        self.states = torch.compile(model.states, dynamic=True) if config.compile else model.states
+        self.compiled = torch.compile(model.states, dynamic=True) if config.compile else None
         self.pool = None
         if self.workers > 1:
             threads = max(1, torch.get_num_threads() // self.workers)
@@ -118,7 +119,11 @@ class Gradients:
     def forward_and_backward(
         self, batch: Batch, tokens: int, seed: tuple[int, ...]
     ) -> tuple[Sums, list[Tensor]]:
-        """Go through the model once, and back."""
+        """Go through the model once, and back.
+
+        Raises:
+            TransduceError: if the model cannot be compiled here.
+        """
         if self.device.type != "cpu" or self.config.compile:  # there, the library draws the masks
             torch.manual_seed(
                 int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
@@ -126,11 +131,28 @@ class Gradients:
         with dropout_from(*seed):
             batch = with_unknown_words(batch, self.config.word_dropout, seed).to(self.device)
             with products_in(self.config.precision, self.device):
-                states = self.states(batch.src, batch.tgt_in)
+                states = self.states_of(batch)
                 W = self.model.output.weight
                 loss = projected_loss(states, W, batch.tgt_out, self.config.eps_ls)
             gradients = torch.autograd.grad(loss.sum / tokens, self.parameters)
         return Sums(loss.sum.item(), loss.unsmoothed.item()), list(gradients)
+
+    def states_of(self, batch: Batch) -> Float[Tensor, "B T d_model"]:
+        """Run the model, compiled or not.
+
+        Raises:
+            TransduceError: if it cannot be compiled here.
+        """
+        if self.compiled is None:
+            return self.model.states(batch.src, batch.tgt_in)
+        try:
+            return self.compiled(batch.src, batch.tgt_in)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = " ".join(str(error).split("\n\n")[0].split())
+            raise TransduceError(
+                f"training.compile: torch.compile fails here ({reason}); on CPUs it needs a C++ "
+                "compiler. Set training.compile = false"
+            ) from error
 
 
 def added(total: list[Tensor] | None, gradients: list[Tensor] | None) -> list[Tensor] | None:

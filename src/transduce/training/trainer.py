@@ -118,7 +118,10 @@ class Trainer:
                     if compiling:
                         seconds, compiling = time.monotonic() - before, False
                         since.pause(seconds)  # tokens/s are those of the run, not of its beginning
-                        display.say(f"torch.compile: the first update took {seconds:.0f} s")
+                        display.say(
+                            f"torch.compile: the first update took {seconds:.0f} s; other shapes "
+                            "may be compiled once more"
+                        )
                     progress.step += 1
                     progress.window, progress.batch = after
                     progress.seconds = time.monotonic() - started
