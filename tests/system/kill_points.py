@@ -153,12 +153,20 @@ def main() -> None:
         recipe = options.recipe or toy(folder)
         seconds = undisturbed(recipe, folder / "whole", options.settings)
         longest = seconds if options.kills < 10 else max(6.0, seconds / 4)
-        kills = disturbed(recipe, folder / "killed", options.kills, longest, options.settings)
-        found = differences(folder / "whole", folder / "killed")
+        kills: list[tuple[float, int]] = []
+        found: list[str] = []
+        runs = 0
+        while len(kills) < options.kills:  # a run may be over before it was killed so often
+            runs += 1
+            killed = folder / f"killed-{runs}"
+            left = options.kills - len(kills)
+            kills += disturbed(recipe, killed, left, longest, options.settings)
+            found += [f"{killed.name}/{path}" for path in differences(folder / "whole", killed)]
+            print(f"{len(kills)} kills in {runs} runs; files that differ: {found or 'none'}")
         steps = [step for _, step in kills]
         print(
-            f"undisturbed {seconds:.0f} s; {len(kills)} kills, after update {min(steps)} to "
-            f"{max(steps)}; files that differ: {found or 'none'}"
+            f"undisturbed {seconds:.0f} s; {len(kills)} kills in {runs} runs, after update "
+            f"{min(steps)} to {max(steps)}; files that differ: {found or 'none'}"
         )
         if options.json:
             record = {
@@ -167,6 +175,7 @@ def main() -> None:
                 "recipe": options.recipe.name if options.recipe else "toy",
                 "settings": options.settings,
                 "seconds": seconds,
+                "runs": runs,
                 "kills": kills,
                 "differences": found,
             }
