@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transduce.config import BOS, EOS, PAD, UNK
-from transduce.decoding.search import Hypothesis, Penalty, Step, beam_search
+from transduce.decoding.search import (
+    FREE,
+    Constraints,
+    Hypothesis,
+    Next,
+    Penalty,
+    Sampling,
+    Step,
+    beam_search,
+    sample,
+)
 
 A, B = 4, 5
 Scorer = Callable[[tuple[int, ...]], dict[int, float]]
@@ -22,7 +34,7 @@ def stub(scorers: Sequence[Scorer], vocab: int = 6, calls: list[int] | None = No
     """Make a step function from one scorer per sentence: prefix -> probabilities."""
     rows: list[tuple[int, tuple[int, ...]]] = []
 
-    def step(tokens: Tensor, origin: Tensor) -> Tensor:
+    def step(tokens: Tensor, origin: Tensor) -> Next:
         nonlocal rows
         if not rows:
             rows = [(sentence, ()) for sentence in range(len(scorers))]
@@ -39,7 +51,7 @@ def stub(scorers: Sequence[Scorer], vocab: int = 6, calls: list[int] | None = No
         for row, (sentence, prefix) in zip(log_probs, prefixes, strict=True):
             for token, probability in scorers[sentence](prefix).items():
                 row[token] = math.log(probability) if probability else -math.inf
-        return log_probs.view(*tokens.shape, vocab)
+        return Next(log_probs.view(*tokens.shape, vocab))
 
     return step
 
@@ -272,3 +284,162 @@ def test_company_and_order_change_nothing(
         stub([scorers[i] for i in order], 7), [limits[i] for i in order], beam, beam, penalty
     )
     assert together == [alone[i] for i in order]
+
+
+# Constraints
+
+PHRASES = st.lists(st.integers(4, 6), min_size=1, max_size=2).map(tuple)
+
+
+def has(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
+    return f" {' '.join(map(str, phrase))} " in f" {' '.join(map(str, tokens))} "
+
+
+def allowed(tokens: tuple[int, ...], rule: Constraints) -> bool:
+    """Say the same as `Constraints` in another way, of a whole output."""
+
+    def behind(n: int) -> list[tuple[int, ...]]:
+        first = max(0, len(rule.prefix) - n + 1)
+        return [tokens[i : i + n] for i in range(first, len(tokens) - n + 1)]
+
+    n = rule.no_repeat
+    grams = Counter(tokens[i : i + n] for i in range(len(tokens) - n + 1))
+    return (
+        tokens[: len(rule.prefix)] == rule.prefix
+        and all(has(tokens, phrase) for phrase in rule.required)
+        and not any(phrase in behind(len(phrase)) for phrase in rule.forbidden)
+        and (not n or all(grams[gram] == 1 for gram in behind(n)))
+        and len(tokens) >= rule.min_length
+    )
+
+
+RULES = st.fixed_dictionaries(
+    {
+        "prefix": st.lists(st.integers(4, 6), max_size=2).map(tuple),
+        "required": st.lists(PHRASES, max_size=2).map(tuple),
+        "forbidden": st.lists(PHRASES, max_size=2).map(tuple),
+        "no_repeat": st.integers(0, 3),
+        "min_length": st.integers(0, 4),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), RULES)
+def test_a_wide_beam_finds_what_is_allowed_and_no_more(seed: int, asked: dict[str, Any]) -> None:
+    rule = Constraints(**asked)
+    scorer = random_scorer(seed, 3, depth=3)
+    truth = {t: s for t, s in brute_force(scorer, 3, 3, NONE).items() if allowed(t, rule)}
+    (found,) = beam_search(stub([scorer], 7), [4], 50, 50, NONE, constraints=[rule])
+    if truth:
+        assert {h.tokens for h in found} == set(truth)
+        assert [h.score for h in found] == pytest.approx(sorted(truth.values(), reverse=True))
+    else:
+        assert not found[0].finished
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.lists(PHRASES, min_size=1, max_size=2), st.integers(1, 5))
+def test_what_is_required_is_there_with_any_beam(
+    seed: int, phrases: list[tuple[int, ...]], beam: int
+) -> None:
+    scorer = random_scorer(seed, 3, depth=9)
+    neighbour = random_scorer(seed + 1, 3, depth=4)
+    rules = [Constraints(required=tuple(phrases)), FREE]
+    found, free = beam_search(
+        stub([scorer, neighbour], 7), [10, 9], beam, penalty=NONE, constraints=rules
+    )
+    assert found[0].finished
+    assert all(has(found[0].tokens, phrase) for phrase in phrases)
+    assert free == beam_search(stub([neighbour], 7), [9], beam, penalty=NONE)[0]
+
+
+def test_coverage_prefers_what_has_seen_the_whole_source() -> None:
+    """Of two outputs the less probable one attended to everything."""
+
+    def scorer(prefix: tuple[int, ...]) -> dict[int, float]:
+        return {A: 0.6, B: 0.4} if not prefix else {EOS: 1.0}
+
+    inner, last = stub([scorer]), [0]
+
+    def step(tokens: Tensor, origin: Tensor) -> Next:
+        last[:] = tokens.flatten().tolist()
+        covered = torch.tensor([[0.0 if token == B else math.log(0.5) for token in last]])
+        return Next(inner(tokens, origin).log_probs, covered.double())
+
+    def first(beta: float) -> Hypothesis:
+        inner_penalty = Penalty("none", beta=beta)
+        return beam_search(step, [9], 2, penalty=inner_penalty)[0][0]
+
+    assert strings([first(0.0)]) == ["A"]
+    inner, last = stub([scorer]), [0]
+    found = first(1.0)
+    assert strings([found]) == ["B"]
+    assert found.score == pytest.approx(math.log(0.4))
+
+
+# Sampling
+
+
+def test_draws_have_the_probabilities_of_the_model() -> None:
+    """Each of S1's strings comes up as often as it should, within five standard deviations."""
+    count = 3_000
+    found = sample(stub([s1] * count), [9] * count, range(count), penalty=NONE)
+    drawn = Counter(strings(hypotheses)[0] for hypotheses in found)
+    assert set(drawn) <= set(S1_ALL)
+    for string, (log_probability, _) in S1_ALL.items():
+        p = math.exp(log_probability)
+        assert abs(drawn[string] - count * p) < 5 * math.sqrt(count * p * (1 - p))
+    (hypothesis,) = found[0]
+    assert hypothesis.log_probability == pytest.approx(S1_ALL[strings(found[0])[0]][0], abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=1e-6)], ids=str
+)
+def test_narrow_draws_are_greedy(sampling: Sampling) -> None:
+    assert strings(sample(stub([s1]), [9], [7], 1, sampling, NONE)[0]) == ["AA"]
+
+
+def test_tops_leave_out_the_improbable() -> None:
+    """S1 begins with A 0.55, B 0.40, END 0.05: of the two best tokens END is never one here."""
+    for sampling in (Sampling(top_k=2), Sampling(top_p=0.9)):
+        found = sample(stub([s1] * 400), [9] * 400, range(400), 1, sampling, NONE)
+        drawn = {strings(hypotheses)[0] for hypotheses in found}
+        assert "" not in drawn
+        assert {"B", "AA"} <= drawn
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.permutations(range(5)))
+def test_draws_do_not_depend_on_company(seed: int, count: int, order: list[int]) -> None:
+    scorers = [random_scorer(seed + i, 3, depth=i + 1) for i in range(5)]
+    limits, sampling = [3, 9, 2, 9, 4], Sampling(seed=seed)
+    alone = [
+        sample(stub([s], 7), [limit], [i], count, sampling)[0]
+        for i, (s, limit) in enumerate(zip(scorers, limits, strict=True))
+    ]
+    together = sample(
+        stub([scorers[i] for i in order], 7), [limits[i] for i in order], order, count, sampling
+    )
+    assert together == [alone[i] for i in order]
+    for hypotheses in alone:
+        assert len({h.tokens for h in hypotheses}) == len(hypotheses) <= count
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), RULES)
+def test_draws_obey_rules_too(seed: int, asked: dict[str, Any]) -> None:
+    scorer = random_scorer(seed, 3, depth=4)
+    rule = Constraints(**asked | {"required": ()})
+    for hypothesis in sample(stub([scorer], 7), [5], [seed], 20, constraints=[rule])[0]:
+        assert not hypothesis.finished or allowed(hypothesis.tokens, rule)
+
+
+def test_impossible_draws() -> None:
+    with pytest.raises(ValueError, match="count"):
+        sample(stub([s1]), [9], [0], 0)
+    with pytest.raises(ValueError, match="required"):
+        sample(stub([s1]), [9], [0], constraints=[Constraints(required=((A,),))])
+    unfinished = sample(stub([lambda prefix: {PAD: 1.0}]), [5], [0])[0]
+    assert [(h.tokens, h.finished) for h in unfinished] == [((), False)]

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from transduce.config import PAD
 from transduce.data.batches import collate, padded
-from transduce.decoding.search import Step
+from transduce.decoding.search import Next, Step
 from transduce.model import Transformer
 
 
@@ -29,13 +29,11 @@ class TorchEngine:
         state = self.model.start(padded(sources, end=True).to(self.device))
 
         @torch.inference_mode()
-        def step(
-            tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"]
-        ) -> Float[Tensor, "B beam vocab"]:
+        def step(tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"]) -> Next:
             nonlocal state
             state = state.select(origin.to(self.device))
             logits, state = self.model.step(tokens.to(self.device), state)
-            return logits.log_softmax(dim=-1)
+            return Next(logits.log_softmax(dim=-1))
 
         return step
 

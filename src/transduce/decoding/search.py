@@ -1,41 +1,56 @@
-"""Beam search over a `step` function (§6.1). It knows neither model nor text.
+"""Search over a `step` function: greedy and beam search (§6.1), and sampling.
 
     step(tokens, origin) -> log-probabilities of each next token
 
 `tokens[b, i]` is the token that hypothesis i of sentence b has just been given (BEGIN at first),
 and `origin[b, i]` the row (sentence · beam + hypothesis) that it had in the call before, so that
-whoever owns the step can carry its memory along. Sentences that are done leave the batch.
+whoever owns the step can carry its memory along. Sentences that are done leave the batch. Nothing
+here knows a model or a text.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from transduce.config import BOS, EOS, PAD, UNK
 
-Step = Callable[
-    [Int[Tensor, "B beam"], Int[Tensor, "B beam"]],
-    Float[Tensor, "B beam vocab"],
-]
+
+class Next(NamedTuple):
+    """What a step says about each hypothesis."""
+
+    log_probs: Float[Tensor, "B beam vocab"]
+    """Of each next token."""
+    coverage: Float[Tensor, "B beam"] | None = None
+    """Σ log min(Σ attention, 1) over the source: 0 once every source token was attended to."""
+
+
+Step = Callable[[Int[Tensor, "B beam"], Int[Tensor, "B beam"]], Next]
+Same = Callable[[tuple[int, ...]], Hashable]
 NEVER = (PAD, UNK, BOS)
 """Tokens that are never generated."""
+DEAD = -math.inf
+"""The sum of what is no hypothesis: a place in the beam that nothing fills."""
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """What a sum of log-probabilities is divided by, as a function of the length n.
+    """How a sum of log-probabilities becomes a score.
 
-    n counts END and not BEGIN. `none`: 1; `average`: n; `gnmt`: ((5 + n) / 6)^alpha
-    (Wu et al., 2016, eq. 14), which the paper uses with alpha 0.6.
+    It is divided by a function of the length n, which counts END and not BEGIN. `none`: 1;
+    `average`: n; `gnmt`: ((5 + n) / 6)^alpha (Wu et al., 2016, eq. 14), which the paper uses with
+    alpha 0.6. With `beta`, beta times the coverage is added (there, too).
     """
 
     kind: Literal["none", "average", "gnmt"] = "gnmt"
     alpha: float = 0.6
+    beta: float = 0.0
 
     def __call__(self, n: int) -> float:
         """Return the divisor for a hypothesis of n tokens."""
@@ -47,6 +62,10 @@ class Penalty:
             case "gnmt":
                 return float(((5 + n) / 6) ** self.alpha)
 
+    def score(self, total: float, n: int, coverage: float = 0.0) -> float:
+        """Return the score of a hypothesis."""
+        return total / self(n) + self.beta * coverage
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -55,7 +74,7 @@ class Hypothesis:
     tokens: tuple[int, ...]
     log_probabilities: tuple[float, ...]
     score: float
-    """The sum of the log-probabilities over the length penalty."""
+    """The sum of the log-probabilities over the length penalty, and what coverage adds."""
     finished: bool
     """False if the length limit came before END."""
 
@@ -66,41 +85,157 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class _Node:
-    """A hypothesis during search: its last token, and the hypothesis that this continues."""
+class Constraints:
+    """What the output of one sentence must look like, in tokens."""
 
-    parent: "_Node | None"
-    token: int
-    log_probability: float
-    total: float
-    length: int
+    prefix: tuple[int, ...] = ()
+    """How it begins."""
+    required: tuple[tuple[int, ...], ...] = ()
+    """Phrases that must occur in it, in any order."""
+    forbidden: tuple[tuple[int, ...], ...] = ()
+    """Phrases that must not occur in it, behind the prefix."""
+    no_repeat: int = 0
+    """So many tokens in a row occur no second time; 0: they may."""
+    min_length: int = 0
+    """The least number of tokens, END included."""
 
-    def hypothesis(self, penalty: Penalty, finished: bool) -> Hypothesis:
-        path: list[_Node] = []
-        node = self
-        while node.parent is not None:
-            path.append(node)
-            node = node.parent
-        path.reverse()
-        return Hypothesis(
-            tokens=tuple(node.token for node in path),
-            log_probabilities=tuple(node.log_probability for node in path),
-            score=self.total / penalty(self.length),
-            finished=finished,
-        )
+    @property
+    def needed(self) -> int:
+        """The tokens of all required phrases."""
+        return sum(map(len, self.required))
+
+    def restrict(self, tokens: Sequence[int], log_probs: Float[Tensor, " vocab"]) -> None:
+        """Set to −∞ what must not follow `tokens`."""
+        n = len(tokens)
+        if n < len(self.prefix):
+            log_probs[: self.prefix[n]] = log_probs[self.prefix[n] + 1 :] = -math.inf
+            return
+        if n + 1 < self.min_length or self.wanted(tokens):
+            log_probs[EOS] = -math.inf
+        for *begin, last in self.forbidden:
+            if list(tokens[n - len(begin) :]) == begin:
+                log_probs[last] = -math.inf
+        if self.no_repeat:
+            begin = list(tokens[n - self.no_repeat + 1 :])
+            for i in range(n - self.no_repeat + 1):
+                if list(tokens[i : i + self.no_repeat - 1]) == begin:
+                    log_probs[tokens[i + self.no_repeat - 1]] = -math.inf
+
+    def wanted(self, tokens: Sequence[int]) -> set[int]:
+        """Return the next tokens that would bring a required phrase forward."""
+        missing = self.missing(tokens)
+        return {p[begun(p, tokens)] for p in missing} | {p[0] for p in missing}
+
+    def met(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens of required phrases are in place."""
+        missing = self.missing(tokens)
+        complete = self.needed - sum(map(len, missing))
+        return complete + max((begun(phrase, tokens) for phrase in missing), default=0)
+
+    def missing(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the required phrases that do not occur in `tokens`."""
+        return [phrase for phrase in self.required if not occurs(phrase, tokens)]
+
+
+def occurs(phrase: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Say whether `tokens` contain a phrase."""
+    n = len(phrase)
+    return any(tuple(tokens[i : i + n]) == phrase for i in range(len(tokens) - n + 1))
+
+
+def begun(phrase: Sequence[int], tokens: Sequence[int]) -> int:
+    """Return how much of a phrase `tokens` end with."""
+    shorter = range(min(len(phrase) - 1, len(tokens)), 0, -1)
+    return next((k for k in shorter if tuple(tokens[-k:]) == tuple(phrase[:k])), 0)
+
+
+FREE = Constraints()
 
 
 @dataclass
-class _Sentence:
-    """The search for one sentence: live hypotheses, best first, and the finished ones."""
+class _Live:
+    """The hypotheses of a batch that live on, best first, and what they are made of."""
 
-    index: int
-    limit: int
-    live: list[_Node]
-    finished: dict[Hashable, Hypothesis]
+    sentences: list[int]
+    """Which sentence each row belongs to."""
+    tokens: Int[Tensor, "B beam n"]
+    log_probs: Float[Tensor, "B beam n"]
+    totals: Float[Tensor, "B beam"]
+    """Sums of the log-probabilities, in float64; `DEAD` where the beam is not full."""
+    coverage: Float[Tensor, "B beam"]
+
+    @classmethod
+    def begin(cls, count: int) -> "_Live":
+        """Return one empty hypothesis for each of `count` sentences."""
+        nothing, zero = torch.empty(count, 1, 0), torch.zeros(count, 1, dtype=torch.float64)
+        return cls(list(range(count)), nothing.long(), nothing, zero, zero)
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that each of them has."""
+        return self.tokens.size(2)
+
+    def hypothesis(self, row: int, i: int, penalty: Penalty) -> Hypothesis:
+        """Return one of them as it stands."""
+        tokens, log_probs = self.tokens[row, i].tolist(), self.log_probs[row, i].tolist()
+        score = penalty.score(float(self.totals[row, i]), self.length, float(self.coverage[row, i]))
+        return Hypothesis(tuple(tokens), tuple(log_probs), score, EOS in tokens[-1:])
+
+    def continued(self, best: "_Continuations", places: Int[Tensor, "B some"]) -> "_Live":
+        """Return what some of the continuations make of them."""
+        parents = best.parents.gather(1, places)[:, :, None].expand(-1, -1, self.length)
+        token = best.tokens.gather(1, places)[:, :, None]
+        log_prob = best.log_probs.gather(1, places)[:, :, None]
+        return _Live(
+            self.sentences,
+            torch.cat([self.tokens.gather(1, parents), token], dim=2),
+            torch.cat([self.log_probs.gather(1, parents).to(log_prob), log_prob], dim=2),
+            best.totals.gather(1, places),
+            best.coverage.gather(1, places),
+        )
+
+    def rows(self, some: Int[Tensor, " fewer"]) -> "_Live":
+        """Return some of the rows."""
+        sentences = [self.sentences[row] for row in some.tolist()]
+        return _Live(
+            sentences, self.tokens[some], self.log_probs[some], self.totals[some],
+            self.coverage[some],
+        )  # fmt: skip
+
+
+@dataclass
+class _Continuations:
+    """The best continuations of each sentence's hypotheses, best first."""
+
+    totals: Float[Tensor, "B looked_at"]
+    parents: Int[Tensor, "B looked_at"]
+    tokens: Int[Tensor, "B looked_at"]
+    log_probs: Float[Tensor, "B looked_at"]
+    coverage: Float[Tensor, "B looked_at"]
+    ranks: Int[Tensor, "B looked_at"]
+    """Place among those with as many required tokens: without any, among all."""
+
+
+@dataclass
+class _Found:
+    """The finished outputs of one sentence: of equal ones the best."""
+
+    n_best: int
+    by_key: dict[Hashable, Hypothesis] = field(default_factory=dict)
+    worst_kept: float = -math.inf
+    """Score of the n_best-th: what a live hypothesis has to beat."""
+
+    def add(self, hypothesis: Hypothesis, key: Hashable) -> None:
+        """Keep a finished output."""
+        known = self.by_key.get(key)
+        if known is None or hypothesis.score > known.score:
+            self.by_key[key] = hypothesis
+            best = self.best()
+            self.worst_kept = best[-1].score if len(best) == self.n_best else -math.inf
 
     def best(self) -> list[Hypothesis]:
-        return sorted(self.finished.values(), key=lambda h: -h.score)
+        """Return the `n_best` best, or as many as there are."""
+        return sorted(self.by_key.values(), key=lambda found: -found.score)[: self.n_best]
 
 
 def beam_search(
@@ -109,8 +244,9 @@ def beam_search(
     beam_size: int,
     n_best: int = 1,
     penalty: Penalty = Penalty(),
-    same: Callable[[tuple[int, ...]], Hashable] = tuple,
+    same: Same = tuple,
     never: Iterable[int] = NEVER,
+    constraints: Sequence[Constraints] | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the best outputs of each sentence of a batch.
 
@@ -120,6 +256,10 @@ def beam_search(
     neither `n_best` nor the rest of the batch changes which output comes first. A beam of one is
     greedy search: the best continuation alone is looked at.
 
+    Where phrases are required, the beam is divided among hypotheses that have more and fewer of
+    their tokens, so that those with more, which are less probable at first, are not crowded out
+    (Post and Vilar, 2018).
+
     Args:
         step: see the module's docstring.
         limits: for each sentence, the number of tokens it may have, END included.
@@ -128,6 +268,7 @@ def beam_search(
         penalty: the length penalty.
         same: outputs for whose tokens this gives equal values count as one; the best is kept.
         never: tokens that are never generated.
+        constraints: for each sentence.
 
     Returns:
         For each sentence its outputs, best score first: distinct, and fewer than `n_best` only if
@@ -140,89 +281,274 @@ def beam_search(
         raise ValueError(f"n_best ({n_best}) must lie between 1 and beam_size ({beam_size})")
     if any(limit < 1 for limit in limits):
         raise ValueError("the length limit must be at least 1")
-    never = frozenset(never)
     looked_at = beam_size if beam_size == 1 else 2 * beam_size
+    reserved = torch.tensor(sorted(set(never)))
+
+    def best(following: Next, live: _Live) -> _Continuations:
+        rules = [constraints[s] for s in live.sentences] if constraints else []
+        return _best(following, live, looked_at, reserved, penalty, rules)
+
+    return _search(step, best, limits, beam_size, n_best, penalty, same)
+
+
+def _search(
+    step: Step,
+    choose: Callable[[Next, _Live], _Continuations],
+    limits: Sequence[int],
+    width: int,
+    n_best: int,
+    penalty: Penalty,
+    same: Same,
+) -> list[list[Hypothesis]]:
+    """Continue the hypotheses of each sentence as `choose` says, `width` of them, until all end."""
+    found = [_Found(n_best) for _ in limits]
     results: list[list[Hypothesis]] = [[] for _ in limits]
-    begin = _Node(None, BOS, 0.0, 0.0, 0)
-    batch = [_Sentence(i, limit, [begin], {}) for i, limit in enumerate(limits)]
-    tokens = torch.full((len(batch), 1), BOS)
-    origin = torch.arange(len(batch))[:, None]
-    while batch:
-        log_probs = step(tokens, origin)
-        # The best overall are among the best of each hypothesis (and `never` may be among those).
-        best = log_probs.topk(min(looked_at + len(never), log_probs.size(-1)), dim=-1)
-        continuations = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        rows: list[list[int]] = []  # the row in this call of each live hypothesis of the next
-        going_on: list[_Sentence] = []
-        for place, (sentence, (values, ids)) in enumerate(zip(batch, continuations, strict=True)):
-            candidates = sorted(
-                (
-                    (parent.total + value, -i, value, token)
-                    for i, parent in enumerate(sentence.live)
-                    for value, token in zip(values[i], ids[i], strict=True)
-                    if token not in never and value > -math.inf
-                ),
-                key=lambda candidate: candidate[:2],
-                reverse=True,
-            )[:looked_at]
-            live: list[_Node] = []
-            live_rows: list[int] = []
-            for rank, (total, minus_i, value, token) in enumerate(candidates):
-                parent = sentence.live[-minus_i]
-                node = _Node(parent, token, value, total, parent.length + 1)
-                if token != EOS and len(live) < beam_size:
-                    live.append(node)
-                    live_rows.append(place * len(values) - minus_i)
-                elif token == EOS and rank < beam_size:
-                    hypothesis = node.hypothesis(penalty, finished=True)
-                    key = same(hypothesis.tokens)
-                    known = sentence.finished.get(key)
-                    if known is None or hypothesis.score > known.score:
-                        sentence.finished[key] = hypothesis
-            if beam_size == 1 and sentence.finished:
-                live = []
-            if _done(sentence, live, n_best, penalty):
-                ended = sentence.best()[:n_best]
-                results[sentence.index] = ended or [_unfinished(live or sentence.live, penalty)]
-            else:
-                sentence.live = live
-                going_on.append(sentence)
-                rows.append(live_rows)
-        batch = going_on
-        if batch:
-            tokens, origin = _next_call(batch, rows)
+    live = _Live.begin(len(limits))
+    tokens = torch.full((len(limits), 1), BOS)
+    origin = torch.arange(len(limits))[:, None]
+    while live.sentences:
+        chosen = choose(step(tokens, origin), live)
+        real, ends = chosen.totals > DEAD, chosen.tokens == EOS
+        for row, place in (real & ends & (chosen.ranks < width)).nonzero().tolist():
+            hypothesis = _ended(live, chosen, row, place, penalty)
+            found[live.sentences[row]].add(hypothesis, same(hypothesis.tokens))
+        grown, parents = _living(live, chosen, real & ~ends, width)
+        done = _done(grown, limits, found, penalty)
+        for row in done.nonzero().flatten().tolist():
+            sentence = live.sentences[row]
+            unfinished = grown if grown.totals[row, 0] > DEAD else live
+            results[sentence] = found[sentence].best() or [unfinished.hypothesis(row, 0, penalty)]
+        on = (~done).nonzero().flatten()
+        tokens, origin = grown.tokens[on, :, -1], on[:, None] * live.tokens.size(1) + parents[on]
+        live = grown.rows(on)
     return results
 
 
-def _done(sentence: _Sentence, live: list[_Node], n_best: int, penalty: Penalty) -> bool:
-    """Say whether nothing that is live can still change the sentence's `n_best` outputs.
+def _best(
+    following: Next,
+    live: _Live,
+    looked_at: int,
+    reserved: Int[Tensor, " some"],
+    penalty: Penalty,
+    rules: Sequence[Constraints],
+) -> _Continuations:
+    """Return the best `looked_at` continuations of the live hypotheses of each sentence."""
+    log_probs = _restricted(following.log_probs, live, rules)
+    # The best overall are among the best of each hypothesis (and reserved ones may be among them).
+    top = log_probs.topk(min(looked_at + len(reserved), log_probs.size(-1)), dim=-1)
+    values, ids = top.values.cpu(), top.indices.cpu()
+    if any(rule.required for rule in rules):
+        values, ids = _with_wanted(values, ids, log_probs, live, rules)
+    values = values.masked_fill(torch.isin(ids, reserved), -math.inf)
+    totals = live.totals[:, :, None] + values.double()
+    coverage = live.coverage if following.coverage is None else following.coverage.cpu().double()
+    covered = coverage[:, :, None].expand_as(totals)
+    order = totals + (penalty.beta * penalty(live.length + 1)) * covered
+    places = order.flatten(1).sort(dim=1, descending=True, stable=True).indices
+    ranks = torch.arange(places.size(1)).repeat(len(places), 1)
+    for row, rule in enumerate(rules):
+        if rule.required:
+            places[row], ranks[row] = _divided(places[row], ids[row], live.tokens[row], rule)
+    places, ranks = places[:, :looked_at], ranks[:, :looked_at]
 
-    Log-probabilities are never positive, so a hypothesis ends with at most its present sum, over
-    at most the largest divisor that the limit allows.
-    """
-    if not live or live[0].length >= sentence.limit:
-        return True
-    if len(sentence.finished) < n_best:
-        return False
-    attainable = max(node.total for node in live) / penalty(sentence.limit)
-    return sentence.best()[n_best - 1].score >= attainable
+    def chosen(x: Tensor) -> Tensor:
+        return x.flatten(1).gather(1, places)
+
+    return _Continuations(
+        chosen(totals), places // ids.size(2), chosen(ids), chosen(values), chosen(covered), ranks
+    )
 
 
-def _unfinished(live: list[_Node], penalty: Penalty) -> Hypothesis:
-    """Return the best hypothesis as it stands, where none ended in time."""
-    hypotheses = (node.hypothesis(penalty, finished=False) for node in live)
-    return max(hypotheses, key=lambda hypothesis: hypothesis.score)
+def _restricted(
+    log_probs: Float[Tensor, "B beam vocab"], live: _Live, rules: Sequence[Constraints]
+) -> Float[Tensor, "B beam vocab"]:
+    """Set to −∞ what the rules of each sentence do not allow."""
+    if all(rule is FREE for rule in rules):
+        return log_probs
+    log_probs = log_probs.clone()
+    for rule, histories, rows in zip(rules, live.tokens.tolist(), log_probs, strict=True):
+        for history, row in zip(histories, rows, strict=True):
+            rule.restrict(history, row)
+    return log_probs
 
 
-def _next_call(
-    batch: list[_Sentence], rows: list[list[int]]
-) -> tuple[Int[Tensor, "B beam"], Int[Tensor, "B beam"]]:
-    """Put the live hypotheses into one rectangle; where a sentence has fewer, its first repeats."""
-    width = max(len(sentence.live) for sentence in batch)
-    tokens = [
-        [node.token for node in sentence.live]
-        + [sentence.live[0].token] * (width - len(sentence.live))
-        for sentence in batch
+def _with_wanted(
+    values: Float[Tensor, "B beam k"],
+    ids: Int[Tensor, "B beam k"],
+    log_probs: Float[Tensor, "B beam vocab"],
+    live: _Live,
+    rules: Sequence[Constraints],
+) -> tuple[Float[Tensor, "B beam more"], Int[Tensor, "B beam more"]]:
+    """Add the tokens that required phrases want next, where they are not among the best anyway."""
+    wanted = [
+        [sorted(rule.wanted(history) - set(known)) for history, known in zip(*both, strict=True)]
+        for rule, *both in zip(rules, live.tokens.tolist(), ids.tolist(), strict=True)
     ]
-    origin = [of_one + [of_one[0]] * (width - len(of_one)) for of_one in rows]
-    return torch.tensor(tokens), torch.tensor(origin)
+    most = max(len(tokens) for row in wanted for tokens in row)
+    more = torch.tensor(
+        [[tokens + [PAD] * (most - len(tokens)) for tokens in row] for row in wanted]
+    )
+    more = more.long()
+    extra = log_probs.cpu().gather(2, more).masked_fill(more == PAD, -math.inf)
+    return torch.cat([values, extra], dim=2), torch.cat([ids, more], dim=2)
+
+
+def _divided(
+    places: Int[Tensor, " candidates"],
+    ids: Int[Tensor, "beam k"],
+    histories: Int[Tensor, "beam n"],
+    rule: Constraints,
+) -> tuple[Int[Tensor, " candidates"], Int[Tensor, " candidates"]]:
+    """Order continuations so that those with more and fewer required tokens take turns.
+
+    Returns:
+        Their places in this order, and the rank of each among those with as many.
+    """
+    seen: Counter[int] = Counter()
+    keyed = []
+    for place in places.tolist():
+        i, j = divmod(place, ids.size(1))
+        met = rule.met([*histories[i].tolist(), int(ids[i, j])])
+        keyed.append((seen[met], -met, place))
+        seen[met] += 1
+    keyed.sort()
+    return torch.tensor([key[2] for key in keyed]), torch.tensor([key[0] for key in keyed])
+
+
+def _ended(live: _Live, best: _Continuations, row: int, place: int, penalty: Penalty) -> Hypothesis:
+    """Return the output that a continuation by END makes."""
+    i = best.parents[row, place]
+    tokens = (*live.tokens[row, i].tolist(), EOS)
+    log_probs = (*live.log_probs[row, i].tolist(), float(best.log_probs[row, place]))
+    total, coverage = float(best.totals[row, place]), float(best.coverage[row, place])
+    return Hypothesis(tokens, log_probs, penalty.score(total, len(tokens), coverage), True)
+
+
+def _living(
+    live: _Live, best: _Continuations, lives: Bool[Tensor, "B looked_at"], beam_size: int
+) -> tuple[_Live, Int[Tensor, "B beam"]]:
+    """Return the continuations that live on, and which hypothesis each of them continues.
+
+    Where there are fewer than elsewhere, the first stands in for the rest, as dead.
+    """
+    places = (~lives).sort(dim=1, stable=True).indices[:, :beam_size]
+    alive = lives.gather(1, places)
+    width = max(1, int(alive.sum(dim=1).max()))
+    places, alive = places[:, :width], alive[:, :width]
+    places = places.where(alive, places[:, :1])
+    grown = live.continued(best, places)
+    grown.totals.masked_fill_(~alive, DEAD)
+    return grown, best.parents.gather(1, places)
+
+
+def _done(
+    grown: _Live, limits: Sequence[int], found: Sequence[_Found], penalty: Penalty
+) -> Bool[Tensor, " B"]:
+    """Say for each sentence whether nothing live can still change its `n_best` outputs.
+
+    Log-probabilities are never positive, and coverage adds nothing positive, so a hypothesis ends
+    with at most its present sum, over at most the largest divisor that the limit allows.
+    """
+    own = [limits[s] for s in grown.sentences]
+    largest = torch.tensor([penalty(limit) for limit in own], dtype=torch.float64)
+    to_beat = torch.tensor([found[s].worst_kept for s in grown.sentences], dtype=torch.float64)
+    best = grown.totals.amax(dim=1)
+    at_limit = torch.tensor(own) <= grown.length
+    return at_limit | (best == DEAD) | (to_beat >= best / largest)
+
+
+# Sampling ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How outputs are drawn instead of searched for."""
+
+    temperature: float = 1.0
+    """Log-probabilities are divided by it: below 1 the probable becomes more so."""
+    top_k: int = 0
+    """Draw among so many most probable tokens; 0: among all."""
+    top_p: float = 1.0
+    """Draw among the fewest most probable tokens that have this share of the probability."""
+    seed: int = 1
+
+
+def sample(
+    step: Step,
+    limits: Sequence[int],
+    keys: Sequence[int],
+    count: int = 1,
+    sampling: Sampling = Sampling(),
+    penalty: Penalty = Penalty(),
+    same: Same = tuple,
+    never: Iterable[int] = NEVER,
+    constraints: Sequence[Constraints] | None = None,
+) -> list[list[Hypothesis]]:
+    """Draw outputs of each sentence of a batch.
+
+    Args:
+        step: see the module's docstring.
+        limits: as for `beam_search`.
+        keys: numbers that tell the sentences apart: what is drawn depends on (seed, key) alone, and
+            not on the batch.
+        count: how many outputs to draw of each.
+        sampling: how.
+        penalty: as for `beam_search`.
+        same: likewise.
+        never: likewise.
+        constraints: likewise, but phrases cannot be required.
+
+    Returns:
+        For each sentence its outputs, best score first; of equal ones one. Log-probabilities are
+        the model's own, temperature or not.
+
+    Raises:
+        ValueError: for a required phrase, a count below one, or a limit of 0.
+    """
+    if count < 1 or any(limit < 1 for limit in limits):
+        raise ValueError("count and length limits must be at least 1")
+    if constraints and any(rule.required for rule in constraints):
+        raise ValueError("phrases cannot be required of what is drawn at random")
+    reserved = torch.tensor(sorted(set(never)))
+    generators = [np.random.default_rng([sampling.seed, key]) for key in keys]
+
+    def drawn(following: Next, live: _Live) -> _Continuations:
+        rules = [constraints[s] for s in live.sentences] if constraints else []
+        u = torch.from_numpy(np.stack([generators[s].random(count) for s in live.sentences]))
+        return _drawn(following, live, u, sampling, reserved, rules)
+
+    return _search(step, drawn, limits, count, count, penalty, same)
+
+
+def _drawn(
+    following: Next,
+    live: _Live,
+    u: Float[Tensor, "B count"],
+    sampling: Sampling,
+    reserved: Int[Tensor, " some"],
+    rules: Sequence[Constraints],
+) -> _Continuations:
+    """Draw one continuation of each hypothesis; at the beginning, `count` of the empty one.
+
+    Each takes one of the random numbers `u` between 0 and 1.
+    """
+    log_probs = _restricted(following.log_probs, live, rules).cpu()
+    totals, covered = live.totals, live.coverage
+    if following.coverage is not None:
+        covered = following.coverage.cpu().double()
+    if live.length == 0:
+        log_probs = log_probs.expand(-1, u.size(1), -1)
+        totals, covered = totals.expand_as(u), covered.expand_as(u)
+    allowed = log_probs.index_fill(2, reserved, -math.inf).double()
+    values, ids = allowed.topk(sampling.top_k or allowed.size(2), dim=2)
+    p = (values / sampling.temperature).softmax(dim=2).nan_to_num(0.0)  # nothing is allowed: 0
+    before = p.cumsum(dim=2) - p
+    p = p.masked_fill(before >= sampling.top_p, 0.0).cumsum(dim=2)
+    place = torch.searchsorted(p, p[:, :, -1:] * u[:, : p.size(1), None], right=True)
+    place = place.clamp(max=p.size(2) - 1)
+    value, token = values.gather(2, place)[:, :, 0], ids.gather(2, place)[:, :, 0]
+    parents = torch.arange(totals.size(1)).expand_as(token)
+    if live.length == 0:
+        parents = torch.zeros_like(token)
+    ranks = torch.zeros_like(token)
+    return _Continuations(totals + value, parents, token, value, covered, ranks)
