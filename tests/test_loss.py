@@ -104,3 +104,21 @@ def test_projected_nothing_but_padding() -> None:
     assert (loss.sum.item(), loss.tokens.item(), loss.unsmoothed.item()) == (0.0, 0, 0.0)
     for gradient in torch.autograd.grad(loss.sum, (states, W)):
         assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize("frozen", ["states", "W"])
+def test_what_is_frozen_gets_no_gradient(frozen: str) -> None:
+    given = {
+        "states": torch.randn(3, 4, 3, dtype=torch.float64),
+        "W": torch.randn(7, 3, dtype=torch.float64),
+    }
+    labels = torch.randint(0, 7, (3, 4))
+    (other,) = given.keys() - {frozen}
+    given[other].requires_grad_()
+    projected_loss(given["states"], given["W"], labels).sum.backward()
+    ours = given[other].grad
+    (right,) = torch.autograd.grad(
+        label_smoothed(given["states"] @ given["W"].t(), labels).sum, given[other]
+    )
+    assert ours is not None and given[frozen].grad is None
+    torch.testing.assert_close(ours, right)

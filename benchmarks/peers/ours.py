@@ -1,5 +1,6 @@
 """Transduce itself, trained as the product trains; or without one of the things it is fast by."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ class Ours(System):
 
 def build(job: Job) -> System:
     precision, _, left_out = job.variant.partition(" without ")
-    if left_out:
-        WITHOUT.get(left_out, lambda: None)()
+    if left_out in WITHOUT:
+        WITHOUT[left_out]()
+    elif left_out not in ("", "pages kept", "parts side by side"):
+        sys.exit(f"nothing to leave out is called {left_out!r}")
     if left_out != "pages kept":
         keep_pages()
     settings = read_toml(Path(job.config))

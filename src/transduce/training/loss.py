@@ -69,26 +69,28 @@ class _Projected(torch.autograd.Function):
         kind = states.device.type
         narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else W.dtype
         x, narrow_W = states.to(narrow), W.to(narrow)
-        needed = any(ctx.needs_input_grad[:2])
-        d_states = torch.empty_like(states) if needed else None
-        d_W = torch.zeros_like(W) if needed else None
+        d_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        d_W = torch.zeros_like(W) if ctx.needs_input_grad[1] else None
         wide = torch.promote_types(narrow, torch.float32)
         sums = torch.zeros(2, dtype=wide, device=states.device)
         for first in range(0, len(labels), CHUNK):
             chunk = slice(first, first + CHUNK)
             logits = functional.linear(x[chunk], narrow_W)
             sums += _p_minus_q(logits, labels[chunk], eps_ls)
-            if d_states is not None and d_W is not None:
+            if d_states is not None:
                 d_states[chunk] = logits @ narrow_W
+            if d_W is not None:
                 d_W += logits.t() @ x[chunk]
         ctx.save_for_backward(d_states, d_W)
         ctx.mark_non_differentiable(sums[1])
         return sums[0], sums[1]
 
     @staticmethod
-    def backward(ctx: Any, d_smoothed: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        d_states, d_W = ctx.saved_tensors
-        return d_states.mul_(d_smoothed), d_W.mul_(d_smoothed), None, None
+    def backward(
+        ctx: Any, d_smoothed: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        d_states, d_W = (d if d is None else d.mul_(d_smoothed) for d in ctx.saved_tensors)
+        return d_states, d_W, None, None
 
 
 def _p_minus_q(
