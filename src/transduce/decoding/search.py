@@ -137,16 +137,16 @@ class Constraints:
         return [phrase for phrase in self.required if not occurs(phrase, tokens)]
 
 
-def occurs(phrase: Sequence[int], tokens: Sequence[int]) -> bool:
+def occurs(phrase: tuple[int, ...], tokens: Sequence[int]) -> bool:
     """Say whether `tokens` contain a phrase."""
     n = len(phrase)
     return any(tuple(tokens[i : i + n]) == phrase for i in range(len(tokens) - n + 1))
 
 
-def begun(phrase: Sequence[int], tokens: Sequence[int]) -> int:
+def begun(phrase: tuple[int, ...], tokens: Sequence[int]) -> int:
     """Return how much of a phrase `tokens` end with."""
     shorter = range(min(len(phrase) - 1, len(tokens)), 0, -1)
-    return next((k for k in shorter if tuple(tokens[-k:]) == tuple(phrase[:k])), 0)
+    return next((k for k in shorter if tuple(tokens[-k:]) == phrase[:k]), 0)
 
 
 FREE = Constraints()
@@ -179,7 +179,7 @@ class _Live:
         """Return one of them as it stands."""
         tokens, log_probs = self.tokens[row, i].tolist(), self.log_probs[row, i].tolist()
         score = penalty.score(float(self.totals[row, i]), self.length, float(self.coverage[row, i]))
-        return Hypothesis(tuple(tokens), tuple(log_probs), score, EOS in tokens[-1:])
+        return Hypothesis(tuple(tokens), tuple(log_probs), score, finished=False)
 
     def continued(self, best: "_Continuations", places: Int[Tensor, "B some"]) -> "_Live":
         """Return what some of the continuations make of them."""
@@ -279,35 +279,36 @@ def beam_search(
     """
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"n_best ({n_best}) must lie between 1 and beam_size ({beam_size})")
-    if any(limit < 1 for limit in limits):
-        raise ValueError("the length limit must be at least 1")
     looked_at = beam_size if beam_size == 1 else 2 * beam_size
     reserved = torch.tensor(sorted(set(never)))
 
-    def best(following: Next, live: _Live) -> _Continuations:
-        rules = [constraints[s] for s in live.sentences] if constraints else []
+    def best(following: Next, live: _Live, rules: Sequence[Constraints]) -> _Continuations:
         return _best(following, live, looked_at, reserved, penalty, rules)
 
-    return _search(step, best, limits, beam_size, n_best, penalty, same)
+    return _search(step, best, limits, beam_size, n_best, penalty, same, constraints)
 
 
 def _search(
     step: Step,
-    choose: Callable[[Next, _Live], _Continuations],
+    choose: Callable[[Next, _Live, Sequence[Constraints]], _Continuations],
     limits: Sequence[int],
     width: int,
     n_best: int,
     penalty: Penalty,
     same: Same,
+    constraints: Sequence[Constraints] | None,
 ) -> list[list[Hypothesis]]:
     """Continue the hypotheses of each sentence as `choose` says, `width` of them, until all end."""
+    if any(limit < 1 for limit in limits):
+        raise ValueError("the length limit must be at least 1")
     found = [_Found(n_best) for _ in limits]
     results: list[list[Hypothesis]] = [[] for _ in limits]
     live = _Live.begin(len(limits))
     tokens = torch.full((len(limits), 1), BOS)
     origin = torch.arange(len(limits))[:, None]
     while live.sentences:
-        chosen = choose(step(tokens, origin), live)
+        rules = [constraints[s] for s in live.sentences] if constraints else []
+        chosen = choose(step(tokens, origin), live, rules)
         real, ends = chosen.totals > DEAD, chosen.tokens == EOS
         for row, place in (real & ends & (chosen.ranks < width)).nonzero().tolist():
             hypothesis = _ended(live, chosen, row, place, penalty)
@@ -341,8 +342,7 @@ def _best(
         values, ids = _with_wanted(values, ids, log_probs, live, rules)
     values = values.masked_fill(torch.isin(ids, reserved), -math.inf)
     totals = live.totals[:, :, None] + values.double()
-    coverage = live.coverage if following.coverage is None else following.coverage.cpu().double()
-    covered = coverage[:, :, None].expand_as(totals)
+    covered = _covered(following, live)[:, :, None].expand_as(totals)
     order = totals + (penalty.beta * penalty(live.length + 1)) * covered
     places = order.flatten(1).sort(dim=1, descending=True, stable=True).indices
     ranks = torch.arange(places.size(1)).repeat(len(places), 1)
@@ -357,6 +357,11 @@ def _best(
     return _Continuations(
         chosen(totals), places // ids.size(2), chosen(ids), chosen(values), chosen(covered), ranks
     )
+
+
+def _covered(following: Next, live: _Live) -> Float[Tensor, "B beam"]:
+    """Return the coverage of each hypothesis: what it was, where a step says nothing about it."""
+    return live.coverage if following.coverage is None else following.coverage.cpu().double()
 
 
 def _restricted(
@@ -505,19 +510,18 @@ def sample(
     Raises:
         ValueError: for a required phrase, a count below one, or a limit of 0.
     """
-    if count < 1 or any(limit < 1 for limit in limits):
-        raise ValueError("count and length limits must be at least 1")
+    if count < 1:
+        raise ValueError(f"count ({count}) must be at least 1")
     if constraints and any(rule.required for rule in constraints):
         raise ValueError("phrases cannot be required of what is drawn at random")
     reserved = torch.tensor(sorted(set(never)))
     generators = [np.random.default_rng([sampling.seed, key]) for key in keys]
 
-    def drawn(following: Next, live: _Live) -> _Continuations:
-        rules = [constraints[s] for s in live.sentences] if constraints else []
+    def drawn(following: Next, live: _Live, rules: Sequence[Constraints]) -> _Continuations:
         u = torch.from_numpy(np.stack([generators[s].random(count) for s in live.sentences]))
         return _drawn(following, live, u, sampling, reserved, rules)
 
-    return _search(step, drawn, limits, count, count, penalty, same)
+    return _search(step, drawn, limits, count, count, penalty, same, constraints)
 
 
 def _drawn(
@@ -533,12 +537,11 @@ def _drawn(
     Each takes one of the random numbers `u` between 0 and 1.
     """
     log_probs = _restricted(following.log_probs, live, rules).cpu()
-    totals, covered = live.totals, live.coverage
-    if following.coverage is not None:
-        covered = following.coverage.cpu().double()
+    totals, covered = live.totals, _covered(following, live)
+    parents = torch.arange(totals.size(1)).expand(totals.shape)
     if live.length == 0:
         log_probs = log_probs.expand(-1, u.size(1), -1)
-        totals, covered = totals.expand_as(u), covered.expand_as(u)
+        totals, covered, parents = (x.expand(u.shape) for x in (totals, covered, parents))
     allowed = log_probs.index_fill(2, reserved, -math.inf).double()
     values, ids = allowed.topk(sampling.top_k or allowed.size(2), dim=2)
     p = (values / sampling.temperature).softmax(dim=2).nan_to_num(0.0)  # nothing is allowed: 0
@@ -547,8 +550,5 @@ def _drawn(
     place = torch.searchsorted(p, p[:, :, -1:] * u[:, : p.size(1), None], right=True)
     place = place.clamp(max=p.size(2) - 1)
     value, token = values.gather(2, place)[:, :, 0], ids.gather(2, place)[:, :, 0]
-    parents = torch.arange(totals.size(1)).expand_as(token)
-    if live.length == 0:
-        parents = torch.zeros_like(token)
     ranks = torch.zeros_like(token)
     return _Continuations(totals + value, parents, token, value, covered, ranks)
