@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from transduce.config import ModelConfig
+from transduce.config import Config, ModelConfig, Settings, parse
 from transduce.model import Transformer
 
 BuildModel = Callable[..., Transformer]
@@ -70,3 +70,27 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
         return path
 
     return write
+
+
+ROWS = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
+
+
+def letters_recipe(folder: Path, steps: int, every: int) -> Settings:
+    """Write a few pairs of letters and return the recipe of a tiny run on them."""
+    (folder / "t.tsv").write_text("".join(ROWS * 5))
+    return {
+        "data": {"train": str(folder / "t.tsv"), "valid": str(folder / "t.tsv")},
+        "tokenizer": {"joint": False, "source": {"kind": "char"}, "target": {"kind": "word"}},
+        "model": {"N": 1, "d_model": 16, "d_ff": 16, "h": 2},
+        "training": {
+            "steps": steps, "tokens": 64, "checkpoint_every": every, "validate_every": every,
+        },
+        "decoding": {"max_extra": 3},
+    }  # fmt: skip
+
+
+def small_config(**model: object) -> Config:
+    """Return a configuration of two layers with 90 pieces a side; `model` changes it."""
+    sizes = {"N": 2, "d_model": 32, "d_ff": 64, "h": 4, "source_vocabulary": 90,
+             "target_vocabulary": 90}  # fmt: skip
+    return parse({"model": sizes | model}, "test")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import transduce
+from tests.conftest import letters_recipe
 from tests.test_checkpoint import Marker
 from transduce.assembly import card, check_lengths
 from transduce.config import Settings, parse
@@ -17,19 +18,10 @@ from transduce.experiment import train
 from transduce.model_folder import load_config, load_model, read_tensors
 from transduce.preparing import prepare_corpus
 
-ROWS = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
-
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Settings:
-    (tmp_path / "t.tsv").write_text("".join(ROWS * 5))
-    return {
-        "data": {"train": str(tmp_path / "t.tsv"), "valid": str(tmp_path / "t.tsv")},
-        "tokenizer": {"joint": False, "source": {"kind": "char"}, "target": {"kind": "word"}},
-        "model": {"N": 1, "d_model": 16, "d_ff": 16, "h": 2},
-        "training": {"steps": 4, "tokens": 64, "checkpoint_every": 2, "validate_every": 2},
-        "decoding": {"max_extra": 3},
-    }
+    return letters_recipe(tmp_path, steps=4, every=2)
 
 
 def test_what_a_run_leaves(recipe: Settings, tmp_path: Path) -> None:

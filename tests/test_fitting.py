@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import letters_recipe, small_config
 from transduce import fitting
 from transduce.assembly import first_start
 from transduce.config import Config, Settings, merge, overlay, parse
@@ -22,25 +23,11 @@ from transduce.training.gradients import products_in
 from transduce.training.loss import projected_loss
 
 CPU = torch.device("cpu")
-ROWS = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Settings:
-    (tmp_path / "t.tsv").write_text("".join(ROWS * 5))
-    return {
-        "data": {"train": str(tmp_path / "t.tsv"), "valid": str(tmp_path / "t.tsv")},
-        "tokenizer": {"joint": False, "source": {"kind": "char"}, "target": {"kind": "word"}},
-        "model": {"N": 1, "d_model": 16, "d_ff": 16, "h": 2},
-        "training": {"steps": 10, "tokens": 64, "checkpoint_every": 4, "validate_every": 4},
-        "decoding": {"max_extra": 3},
-    }
-
-
-def small(**model: object) -> Config:
-    sizes = {"N": 2, "d_model": 32, "d_ff": 64, "h": 4, "source_vocabulary": 90,
-             "target_vocabulary": 90}  # fmt: skip
-    return parse({"model": sizes | model}, "test")
+    return letters_recipe(tmp_path, steps=10, every=4)
 
 
 # What is kept for the backward pass
@@ -60,7 +47,7 @@ def small(**model: object) -> Config:
 def test_small_batches_tell_what_a_large_one_keeps(
     precision: str, model: Settings, shape: tuple[int, int, int]
 ) -> None:
-    config = small(**model)
+    config = small_config(**model)
     training = config.training.model_copy(update={"precision": precision})
     transformer = Transformer(config.model).train()
     estimate = float(terms(*np.array([shape]).T)[0] @ polynomial(transformer, training))
@@ -69,7 +56,7 @@ def test_small_batches_tell_what_a_large_one_keeps(
 
 def test_what_is_kept_is_what_autograd_saves() -> None:
     """Without dropout, whose masks are no saved tensors, two ways of counting agree."""
-    config = small(P_drop=0.0)
+    config = small_config(P_drop=0.0)
     model = Transformer(config.model).train()
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved: dict[int, int] = {}
@@ -89,7 +76,7 @@ def test_what_is_kept_is_what_autograd_saves() -> None:
     assert torch.isfinite(loss.sum)
     training = config.training.model_copy(update={"precision": "float32"})
     assert kept_bytes(model, training, 12, 20, 25) == pytest.approx(expected, rel=0.1)
-    masks = kept_bytes(Transformer(small().model).train(), training, 12, 20, 25) - expected
+    masks = kept_bytes(Transformer(small_config().model).train(), training, 12, 20, 25) - expected
     sublayers = 2 * 2 * 20 + 2 * 3 * 25 + 20 + 25  # positions with a mask of d_model numbers each
     assert masks == pytest.approx(12 * sublayers * 32 * 4, rel=0.25)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import letters_recipe, small_config
 from transduce import pricing
-from transduce.config import Config, Settings, parse
+from transduce.config import Settings
 from transduce.experiment import price, train
 from transduce.fitting import Memory
 from transduce.model import Transformer
@@ -15,26 +16,11 @@ from transduce.model_folder import load_config, read_tensors
 from transduce.preparing import prepare_corpus
 from transduce.pricing import Price, Speed, duration, parts_of
 
-ROWS = [f"{w}\t{' '.join(w.upper())}\n" for w in ("ab", "bc", "abc", "cab", "bca", "a", "b")]
-
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(pricing, "SECONDS", 0.05)
-    (tmp_path / "t.tsv").write_text("".join(ROWS * 5))
-    return {
-        "data": {"train": str(tmp_path / "t.tsv"), "valid": str(tmp_path / "t.tsv")},
-        "tokenizer": {"joint": False, "source": {"kind": "char"}, "target": {"kind": "word"}},
-        "model": {"N": 1, "d_model": 16, "d_ff": 16, "h": 2},
-        "training": {"steps": 10, "tokens": 64, "checkpoint_every": 4, "validate_every": 4},
-        "decoding": {"max_extra": 3},
-    }
-
-
-def small(**model: object) -> Config:
-    sizes = {"N": 2, "d_model": 32, "d_ff": 64, "h": 4, "source_vocabulary": 90,
-             "target_vocabulary": 90}  # fmt: skip
-    return parse({"model": sizes | model}, "test")
+    return letters_recipe(tmp_path, steps=10, every=4)
 
 
 def test_a_price_leaves_nothing_but_the_corpus(recipe: Settings, tmp_path: Path) -> None:
@@ -88,7 +74,7 @@ def test_minutes_are_priced_as_the_updates_they_are(recipe: Settings, tmp_path: 
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_the_parts_are_the_whole(joint: bool, tie: bool, positions: str) -> None:
-    config = small(joint_vocabulary=joint, tie_embeddings=tie, positions=positions)
+    config = small_config(joint_vocabulary=joint, tie_embeddings=tie, positions=positions)
     model = Transformer(config.model)
     parts = parts_of(model)
     assert sum(parts.values()) == sum(p.numel() for p in model.parameters())
