@@ -10,8 +10,8 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "choices", "fine_tuning", "preparing", "advice", "fitting", "pricing", "assembly", "experiment",
-    "quickstart", "cli", "__main__",
+    "choices", "fine_tuning", "preparing", "translating", "advice", "fitting", "pricing",
+    "assembly", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
@@ -32,7 +32,7 @@ WITHIN = {
         "watch",
         "trainer",
     ],
-    "decoding": ["search", "engines", "translator"],
+    "decoding": ["constraints", "search", "engines", "outputs", "requests", "translator"],
     "evaluation": ["metrics"],
     "model": ["transformer"],
 }
@@ -74,4 +74,8 @@ def test_the_model_knows_nothing_but_ids() -> None:
 
 
 def test_search_knows_neither_model_nor_text() -> None:
-    assert {name.split(".")[0] for name in imported(ROOT / "decoding" / "search.py")} == {"config"}
+    for name in ("constraints", "search"):
+        found = imported(ROOT / "decoding" / f"{name}.py")
+        assert {module for module in found if not module.startswith("decoding.")} <= {
+            f"config.{id_}" for id_ in ("BOS", "EOS", "PAD", "UNK")
+        }

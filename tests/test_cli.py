@@ -18,6 +18,7 @@ from transduce.experiment import train
 
 Write = Callable[[str, str | bytes], Path]
 
+LINES = ["translate", "MODEL", "--input", "T"]
 TRAIN = ["train", "--train", "T", "--valid", "T", "--out", "OUT"]
 OPTIONS = {
     "quickstart": {"--out", "--minutes"},
@@ -26,7 +27,8 @@ OPTIONS = {
         "--deterministic", "--set",
     },
     "translate": {
-        "MODEL", "--input", "--output", "--beam-size", "--alpha", "--n-best", "--format", "--set",
+        "MODEL", "--input", "--output", "--beam-size", "--alpha", "--n-best", "--format",
+        "--input-format", "--prefix", "--require", "--forbid", "--ensemble", "--set",
     },
     "score": {"MODEL", "--pairs", "--format", "--set"},
     "evaluate": {"MODEL", "--test", "--metrics", "--json", "--set"},
@@ -119,8 +121,15 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         (["translate", "MODEL", "--beam-size", "0"], 2, ["beam_size"]),
         (["translate", "MODEL", "--beam-size", "-1"], 2, ["-1"]),
         (["translate", "MODEL", "--beam-size", "wide"], 2, ["wide"]),
-        (["translate", "MODEL", "--n-best", "9"], 2, ["--n-best 9", "--beam-size"]),
-        (["translate", "MODEL", "--n-best", "0"], 2, ["--n-best 0"]),
+        (["translate", "MODEL", "--n-best", "9"], 2, ["n-best 9", "beam-size"]),
+        (["translate", "MODEL", "--n-best", "0"], 2, ["n-best 0"]),
+        (["translate", "MODEL", "--beam-size", "0"], 2, ["decoding.beam_size", "0"]),
+        (["translate", "MODEL", "--set", "decoding.placeholders=['(']"], 2, ["regular expression"]),
+        (["translate", "MODEL", "--ensemble", "nowhere"], 1, ["nowhere does not exist"]),
+        ([*LINES, "--prefix", "A A A A A A A A A A A A"], 2, ["line 1", "max_extra"]),
+        ([*LINES, "--require", "Z"], 2, ["line 1", "'Z'", "vocabulary"]),
+        ([*LINES, "--prefix", "A B", "--forbid", "B"], 2, ["forbidden"]),
+        ([*LINES, "--input-format", "jsonl"], 2, ["line 1", "JSON"]),
         (["translate", "MODEL", "--alpha", "-1"], 2, ["alpha"]),
         (["translate", "MODEL", "--format", "xml"], 2, ["xml"]),
         (["translate", "MODEL", "--input", "nowhere.txt"], 1, ["nowhere.txt"]),
@@ -222,6 +231,26 @@ def test_jsonl(run: Run, model: Path, write: Write, tmp_path: Path) -> None:
         assert sum(hypothesis["log_probabilities"]) == pytest.approx(hypothesis["log_probability"])
     text = run("translate", model, "--n-best", "2", stdin="ab\n").stdout
     assert text == " ||| ".join(h["text"] for h in rows[0]["hypotheses"]) + "\n"
+
+
+def test_requests(run: Run, model: Path, write: Write) -> None:
+    """Prefixes, required and forbidden text, lengths, draws, ensembles."""
+    asked = write("in.jsonl", '{"source": "ab", "require": ["C"]}\n{"source": "bc"}\n')
+    done = run("translate", model, "--input", asked, "--prefix", "A", "--forbid", "B")
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("A") and "C" in first.split() and second.startswith("A")
+    assert "B" not in done.stdout
+    long = run(
+        "translate", model, "--set", "decoding.min_length=5", "--format", "jsonl", stdin="ab\n"
+    )
+    assert len(json.loads(long.stdout)["hypotheses"][0]["tokens"]) >= 5
+    draw = ["translate", model, "--n-best", "9", "--set", "decoding.method=sample"]
+    drawn = run(*draw, "--set", "decoding.temperature=5.0", stdin="ab\n")
+    texts = drawn.stdout.rstrip("\n").split(" ||| ")
+    assert 1 < len(texts) == len(set(texts)) <= 9
+    both = run("translate", model, "--ensemble", model / "model", stdin="ab\nbc\n")
+    assert both.stdout == run("translate", model, stdin="ab\nbc\n").stdout
 
 
 def test_score(run: Run, model: Path, write: Write) -> None:

@@ -2,8 +2,10 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,9 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transduce.config import BOS, EOS, PAD, UNK
+from transduce.decoding.constraints import FREE, Constraints, Phrase
 from transduce.decoding.search import (
-    FREE,
-    Constraints,
     Hypothesis,
     Next,
     Penalty,
@@ -289,10 +290,30 @@ def test_company_and_order_change_nothing(
 # Constraints
 
 PHRASES = st.lists(st.integers(4, 6), min_size=1, max_size=2).map(tuple)
+REQUIRED = st.builds(Phrase, PHRASES, st.booleans())
+INSIDE = st.frozensets(st.integers(4, 6), max_size=2)
 
 
-def has(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
-    return f" {' '.join(map(str, phrase))} " in f" {' '.join(map(str, tokens))} "
+@dataclass(frozen=True)
+class Without:
+    """Bans what would complete some phrases."""
+
+    phrases: tuple[tuple[int, ...], ...]
+
+    def __call__(self, tokens: Sequence[int]) -> list[int]:
+        return [
+            phrase[-1]
+            for phrase in self.phrases
+            if tuple(tokens[len(tokens) - len(phrase) + 1 :]) == phrase[:-1]
+        ]
+
+
+def count(tokens: Sequence[int], phrase: Phrase, within: frozenset[int]) -> int:
+    """Count occurrences in another way: letters, and a pattern."""
+    text = "".join(chr(ord("a") + token) for token in tokens)
+    words = "".join(chr(ord("a") + token) for token in phrase.tokens)
+    inside = "".join(chr(ord("a") + token) for token in sorted(within))
+    return len(re.findall(words + (f"(?![{inside}])" if inside and phrase.word else ""), text))
 
 
 def allowed(tokens: tuple[int, ...], rule: Constraints) -> bool:
@@ -302,12 +323,12 @@ def allowed(tokens: tuple[int, ...], rule: Constraints) -> bool:
         first = max(0, len(rule.prefix) - n + 1)
         return [tokens[i : i + n] for i in range(first, len(tokens) - n + 1)]
 
-    n = rule.no_repeat
+    n, banned = rule.no_repeat, getattr(rule.banned, "phrases", ())
     grams = Counter(tokens[i : i + n] for i in range(len(tokens) - n + 1))
     return (
         tokens[: len(rule.prefix)] == rule.prefix
-        and all(has(tokens, phrase) for phrase in rule.required)
-        and not any(phrase in behind(len(phrase)) for phrase in rule.forbidden)
+        and all(count(tokens, p, rule.inside) >= n for p, n in Counter(rule.required).items())
+        and not any(phrase in behind(len(phrase)) for phrase in banned)
         and (not n or all(grams[gram] == 1 for gram in behind(n)))
         and len(tokens) >= rule.min_length
     )
@@ -316,8 +337,9 @@ def allowed(tokens: tuple[int, ...], rule: Constraints) -> bool:
 RULES = st.fixed_dictionaries(
     {
         "prefix": st.lists(st.integers(4, 6), max_size=2).map(tuple),
-        "required": st.lists(PHRASES, max_size=2).map(tuple),
-        "forbidden": st.lists(PHRASES, max_size=2).map(tuple),
+        "required": st.lists(REQUIRED, max_size=2).map(tuple),
+        "inside": INSIDE,
+        "banned": st.lists(PHRASES, max_size=2).map(tuple).map(Without),
         "no_repeat": st.integers(0, 3),
         "min_length": st.integers(0, 4),
     }
@@ -330,7 +352,7 @@ def test_a_wide_beam_finds_what_is_allowed_and_no_more(seed: int, asked: dict[st
     rule = Constraints(**asked)
     scorer = random_scorer(seed, 3, depth=3)
     truth = {t: s for t, s in brute_force(scorer, 3, 3, NONE).items() if allowed(t, rule)}
-    (found,) = beam_search(stub([scorer], 7), [4], 50, 50, NONE, constraints=[rule])
+    (found,) = beam_search(stub([scorer], 7), [20], 50, 50, NONE, constraints=[rule])
     if truth:
         assert {h.tokens for h in found} == set(truth)
         assert [h.score for h in found] == pytest.approx(sorted(truth.values(), reverse=True))
@@ -338,19 +360,37 @@ def test_a_wide_beam_finds_what_is_allowed_and_no_more(seed: int, asked: dict[st
         assert not found[0].finished
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.lists(PHRASES, min_size=1, max_size=2), st.integers(1, 5))
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.integers(4, 6), max_size=2).map(tuple),
+    st.lists(REQUIRED, min_size=1, max_size=3),
+    INSIDE,
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
 def test_what_is_required_is_there_with_any_beam(
-    seed: int, phrases: list[tuple[int, ...]], beam: int
+    seed: int,
+    prefix: tuple[int, ...],
+    phrases: list[Phrase],
+    inside: frozenset[int],
+    beam: int,
+    room: int,
 ) -> None:
-    scorer = random_scorer(seed, 3, depth=9)
-    neighbour = random_scorer(seed + 1, 3, depth=4)
-    rules = [Constraints(required=tuple(phrases)), FREE]
+    """However narrow the beam and little the room: as much as is needed, END included."""
+    endless, neighbour = random_scorer(seed, 3, depth=99), random_scorer(seed + 1, 3, depth=4)
+    rule = Constraints(prefix, tuple(phrases), inside)
+    limit = len(prefix) + rule.needed + 1 + room
+    scorers = [endless, neighbour]
     found, free = beam_search(
-        stub([scorer, neighbour], 7), [10, 9], beam, penalty=NONE, constraints=rules
+        stub(scorers, 7), [limit, 9], beam, penalty=NONE, constraints=[rule, FREE]
     )
-    assert found[0].finished
-    assert all(has(found[0].tokens, phrase) for phrase in phrases)
+    best = found[0].tokens
+    assert best[: len(prefix)] == prefix
+    for phrase, n in Counter(phrases).items():
+        others = {p.tokens for p in phrases} - {phrase.tokens}
+        if not phrase.word or not any(p[0] in inside for p in others | {phrase.tokens}):
+            assert count(best, phrase, inside) >= n
     assert free == beam_search(stub([neighbour], 7), [9], beam, penalty=NONE)[0]
 
 
@@ -440,6 +480,6 @@ def test_impossible_draws() -> None:
     with pytest.raises(ValueError, match="count"):
         sample(stub([s1]), [9], [0], 0)
     with pytest.raises(ValueError, match="required"):
-        sample(stub([s1]), [9], [0], constraints=[Constraints(required=((A,),))])
+        sample(stub([s1]), [9], [0], constraints=[Constraints(required=(Phrase((A,)),))])
     unfinished = sample(stub([lambda prefix: {PAD: 1.0}]), [5], [0])[0]
     assert [(h.tokens, h.finished) for h in unfinished] == [((), False)]

@@ -10,15 +10,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transduce.decoding.translator import Translation, Translator, load
+    from transduce.decoding.outputs import Translation
+    from transduce.decoding.requests import Request
+    from transduce.decoding.translator import Translator, load
     from transduce.errors import TransduceError
     from transduce.experiment import train
 
 __version__ = "0.1.0"
-__all__ = ["TransduceError", "Translation", "Translator", "__version__", "load", "train"]
+__all__ = [
+    "Request",
+    "TransduceError",
+    "Translation",
+    "Translator",
+    "__version__",
+    "load",
+    "train",
+]
 
 _HOMES = {
-    "Translation": "transduce.decoding.translator",
+    "Request": "transduce.decoding.requests",
+    "Translation": "transduce.decoding.outputs",
     "Translator": "transduce.decoding.translator",
     "TransduceError": "transduce.errors",
     "load": "transduce.decoding.translator",

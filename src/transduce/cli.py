@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
@@ -18,8 +18,9 @@ from transduce.config import Settings, merge, named
 from transduce.errors import TransduceError, UsageError
 
 if TYPE_CHECKING:
-    from transduce.config import Source
-    from transduce.decoding.translator import Scored, Translation
+    from transduce.config import Config, Source
+    from transduce.decoding.outputs import Translation
+    from transduce.decoding.translator import Translator
 
 HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinary machine.
 
@@ -42,6 +43,8 @@ Columns = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
 Languages = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
 OptionalPairs = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 Assignments = Annotated[list[str] | None, Parameter(name="--set", negative=())]
+Texts = Annotated[list[str] | None, Parameter(negative=())]
+Models = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
 Flag = Annotated[bool, Parameter(negative=())]
 
 
@@ -130,6 +133,7 @@ def report(
 
     from transduce.config import overlay, read_recipe
     from transduce.data.corpus import MANIFEST, Corpus
+    from transduce.data.files import open_text
     from transduce.data.page import report_page
     from transduce.data.report import printed
     from transduce.model_folder import write_file
@@ -146,7 +150,7 @@ def report(
         with TemporaryDirectory() as folder:
             settings = overlay(settings, set or ())
             found = prepare_corpus(settings, Path(folder) / "corpus", say).report()
-    with writer(None) as printer:
+    with open_text(None) as printer:
         for line in printed(found):
             printer.write(line + "\n")
     if out is not None:
@@ -175,11 +179,12 @@ def show(
     """
     from itertools import islice
 
+    from transduce.data.files import open_text
     from transduce.data.readers import read_pairs
     from transduce.data.splitting import as_tsv
 
     stream = read_pairs(sources_of(pairs, format, columns, languages))
-    with writer(None) as printer:
+    with open_text(None) as printer:
         for pair in stream if first is None else islice(stream, first):
             printer.write(as_tsv(pair))
 
@@ -203,13 +208,14 @@ def sample(
         columns: the source's and the target's column, by name or number.
         languages: the source's and the target's language.
     """
+    from transduce.data.files import open_text
     from transduce.data.splitting import as_tsv
     from transduce.data.splitting import sample as draw
 
     if count < 0 or seed < 0:
         raise UsageError("--count and --seed must not be negative")
     found = draw(sources_of(pairs, format, columns, languages), count, seed)
-    with writer(None) as printer:
+    with open_text(None) as printer:
         for pair in found:
             printer.write(as_tsv(pair))
 
@@ -315,42 +321,67 @@ def translate(
     alpha: float | None = None,
     n_best: int = 1,
     format: Literal["text", "jsonl"] = "text",
+    input_format: Literal["text", "jsonl"] | None = None,
+    prefix: str = "",
+    require: Texts = None,
+    forbid: Texts = None,
+    ensemble: Models = None,
     set: Assignments = None,
 ) -> None:
     """Translate lines: as many come out as went in, in the same order.
 
+    An output file appears when it is complete. Started again with the same words after it was
+    stopped, the command goes on where it was.
+
     Args:
         model: a model folder or a run.
-        input: a text file, or - for standard input.
+        input: a text file (or as --input-format says), or - for standard input.
         output: where to write instead of standard output.
         beam_size: hypotheses kept per sentence; 1 is greedy search.
         alpha: exponent of the length penalty.
         n_best: alternatives per line (in text joined by ' ||| '); needs as wide a beam.
         format: text, or jsonl with tokens, scores and flags.
-        set: change a setting of [decoding]; may be repeated.
+        input_format: text, or jsonl (as is a file ending so): objects with source and, if wanted,
+            prefix, require and forbid, which hold for that line.
+        prefix: how every output begins.
+        require: a word or phrase that every output has; may be repeated.
+        forbid: letters that no output has, in a row, not even within a word; may be repeated.
+        ensemble: more models with the same vocabulary; the mean of their probabilities counts.
+        set: change a setting of [decoding]; may be repeated. Draw outputs at random with
+            --set decoding.method=sample (temperature, top_k, top_p, seed).
     """
     if input != "-" and not Path(input).is_file():
         raise TransduceError(f"cannot read {input}: no such file")
-    from transduce.data.files import read_lines
+    from transduce.data.files import ending, read_lines
+    from transduce.decoding.requests import Request, read_requests
+    from transduce.translating import count_lines, dependence, destination, translate_file
 
     changes = [*(set or ())]
     changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
     changes += [f"decoding.alpha={alpha}"] if alpha is not None else []
-    _, translator = loaded(model, changes)
-    if n_best > translator.decoding.beam_size or n_best < 1:
-        raise UsageError(
-            f"--n-best {n_best}: must lie between 1 and the beam size, "
-            f"{translator.decoding.beam_size} (--beam-size)"
-        )
-    with writer(output) as out:
-        stream = translator.translate_stream(read_lines(input), n_best)
-        for number, translation in enumerate(stream, start=1):
-            if "cut" in translation.flags:
-                say(f"warning: line {number} is cut to {translator.max_source} pieces")
-            if format == "jsonl":
-                out.write(json.dumps(translation_record(translation), ensure_ascii=False) + "\n")
-            else:
-                out.write(" ||| ".join(h.text for h in translation.hypotheses) + "\n")
+    models = [model, *(ensemble or ())]
+    config, translator = loaded(models, changes)
+    for_all = Request("", prefix, tuple(require or ()), tuple(forbid or ()))
+    translator.check(n_best)
+    lines, name = read_lines(input), "standard input" if input == "-" else input
+    if input_format == "jsonl" or (input_format is None and ending(input) == ".jsonl"):
+        requests = read_requests(lines, name)
+    else:
+        requests = (Request(line) for line in lines)
+
+    def show(translation: "Translation", number: int) -> str:
+        if "cut" in translation.flags:
+            say(f"warning: line {number} is cut to {translator.max_source} pieces")
+        if "unmet" in translation.flags:
+            say(f"warning: line {number}: not all that is required could be had")
+        if format == "jsonl":
+            return json.dumps(translation.record(), ensure_ascii=False)
+        return " ||| ".join(h.text for h in translation.hypotheses)
+
+    depends_on = dependence(models, config.decoding, for_all, n_best, format)
+    with destination(output, depends_on) as out:
+        every = (request.also(for_all) for request in requests)
+        translate_file(translator, every, show, out, n_best, count_lines(input))
 
 
 @app.command
@@ -373,15 +404,16 @@ def score(
     """
     from itertools import islice
 
+    from transduce.data.files import open_text
     from transduce.data.readers import read_pairs
 
-    config, translator = loaded(model, set or ())
+    config, translator = loaded([model], set or ())
     stream = read_pairs(pairs, config.data)
-    with writer(None) as out:
+    with open_text(None) as out:
         while chunk := list(islice(stream, 1000)):
             for scored in translator.score([(pair.src, pair.tgt) for pair in chunk]):
                 if format == "jsonl":
-                    out.write(json.dumps(scored_record(scored), ensure_ascii=False) + "\n")
+                    out.write(json.dumps(scored.record(), ensure_ascii=False) + "\n")
                 else:
                     out.write(f"{scored.log_probability:.6f}\n")
 
@@ -408,6 +440,7 @@ def evaluate(
     """
     import json as json_format
 
+    from transduce.data.files import open_text
     from transduce.evaluation.metrics import shown, tokenized_looking
     from transduce.experiment import evaluate_pairs
     from transduce.model_folder import write_file
@@ -415,14 +448,14 @@ def evaluate(
     changes = [*(set or ())]
     if metrics is not None:
         changes.append(f"evaluation.metrics={metrics.split(',')}")
-    config, translator = loaded(model, changes)
+    config, translator = loaded([model], changes)
     files = test[0] if len(test) == 1 else test
     scores, sources, outputs, references = evaluate_pairs(translator, config, files)
     decoding = config.decoding.model_dump()
     say("search: " + ", ".join(f"{key} {value}" for key, value in decoding.items()))
     if warning := tokenized_looking(outputs, references):
         say(f"warning: {warning}")
-    with writer(None) as out:
+    with open_text(None) as out:
         for line in shown(scores):
             out.write(line + "\n")
     if json is not None:
@@ -495,58 +528,13 @@ def sources_of(
 INTERRUPTED = 130  # the shell's status for a program that Ctrl-C ended
 
 
-def loaded(model: Path, changes: Iterable[str]) -> Any:
-    """Return the configuration and translator of a model, with settings changed."""
-    from transduce.config import from_assignments, parse
-    from transduce.decoding.translator import pick_device, translator_of
-    from transduce.model_folder import load_model
+def loaded(models: Sequence[Path], changes: Iterable[str]) -> "tuple[Config, Translator]":
+    """Return the configuration and translator of a model or an ensemble, with settings changed."""
+    from transduce.config import from_assignments
+    from transduce.decoding.translator import opened
 
-    config, transformer, tokenizers = load_model(model)
     as_usual = {"data": {"format": None, "columns": None, "header": None}}  # of training's files
-    settings = merge(config.model_dump(), as_usual, from_assignments(changes))
-    config = parse(settings, "--set")
-    transformer = transformer.to(pick_device(config.device))
-    return config, translator_of(transformer, tokenizers, config.decoding)
-
-
-def writer(path: Path | None) -> IO[str]:
-    """Open a file for text, or standard output: UTF-8, lines ending in LF."""
-    if path is None:
-        return open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
-    try:
-        return open(path, "w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise TransduceError(f"cannot write {path}: {error.strerror}") from None
-
-
-def translation_record(translation: "Translation") -> dict[str, Any]:
-    """Return the JSON object of a line."""
-    return {
-        "source": translation.source,
-        "hypotheses": [
-            {
-                "text": h.text,
-                "tokens": list(h.tokens),
-                "log_probabilities": list(h.log_probabilities),
-                "log_probability": h.log_probability,
-                "score": h.score,
-                "finished": h.finished,
-            }
-            for h in translation.hypotheses
-        ],
-        "flags": list(translation.flags),
-    }
-
-
-def scored_record(scored: "Scored") -> dict[str, Any]:
-    """Return the JSON object of a scored pair."""
-    return {
-        "source": scored.source,
-        "target": scored.target,
-        "tokens": list(scored.tokens),
-        "log_probabilities": list(scored.log_probabilities),
-        "log_probability": scored.log_probability,
-    }
+    return opened(models, merge(as_usual, from_assignments(changes)))
 
 
 def command_name() -> str:

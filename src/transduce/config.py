@@ -367,16 +367,45 @@ class DecodingConfig(Section):
 
     beam_size: int = Field(default=4, ge=1)
     """Hypotheses kept per sentence; 1 is greedy search."""
+    method: Literal["beam", "sample"] = "beam"
+    """beam: search for the outputs of the best score; sample: draw outputs at random."""
     penalty: Literal["none", "average", "gnmt"] = "gnmt"
     """What the sum of log-probabilities is divided by: 1; the length n; ((5 + n) / 6)^alpha."""
     alpha: float = Field(default=0.6, ge=0)
     """Exponent of the gnmt penalty."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the coverage penalty: beta · Σ log min(attention, 1) over the source tokens is
+    added to a score, with the attention that the last layer paid to each (Wu et al., 2016)."""
     max_extra: int = Field(default=50, ge=0)
     """The output may be longer than the source by at most this many tokens."""
+    min_length: int = Field(default=0, ge=0)
+    """The least number of tokens, END included."""
+    no_repeat: int = Field(default=0, ge=0)
+    """So many tokens in a row do not occur twice in an output; 0: they may."""
+    placeholders: list[str] = []
+    """Regular expressions: what they match in a source is copied to its output, as often, e.g.
+    ["</?[a-z]+>", "[{][a-z]+[}]"] for tags and names of fields."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Of draws: log-probabilities are divided by it; below 1 the probable comes more often."""
+    top_k: int = Field(default=0, ge=0)
+    """Of draws: only among so many most probable tokens; 0: among all."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Of draws: only among the most probable tokens that have this share of the probability."""
+    seed: int = Field(default=1, ge=0)
+    """Of draws: another one draws others; the same draws the same for each line of a file."""
     max_source: int = Field(default=1000, ge=1)
     """Longer sources are cut to this many pieces, with a warning."""
     batch_tokens: int = Field(default=2048, ge=1)
     """Source tokens translated together, at most; never changes an answer."""
+
+    @model_validator(mode="after")
+    def _patterns_are_patterns(self) -> "DecodingConfig":
+        for pattern in self.placeholders:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return self
 
 
 class EvaluationConfig(Section):

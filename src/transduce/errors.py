@@ -22,5 +22,7 @@ class UsageError(TransduceError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the known name nearest to `name`, or an empty string."""
-    nearest = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    known = list(known)
+    longer = [other for other in known if name and other.startswith(f"{name}_")]
+    nearest = longer or get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{nearest[0]}'?" if nearest else ""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -218,6 +218,16 @@ def read_lines(path: str | Path) -> Iterator[str]:
                     f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line"
                     f"{'; it looks like UTF-16' if utf16 else ''}); convert the file to UTF-8"
                 ) from None
+
+
+def open_text(path: Path | None, mode: Literal["w", "a"] = "w") -> IO[str]:
+    """Open a file for text, or standard output: UTF-8, lines ending in LF."""
+    if path is None:
+        return open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
+    try:
+        return open(path, mode, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise TransduceError(f"cannot write {path}: {error.strerror}") from None
 
 
 @contextmanager

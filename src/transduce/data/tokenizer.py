@@ -76,9 +76,15 @@ class Tokenizer:
         ids: list[int] = self.encode_all([normalize(text, self.normalization)])[0].tolist()
         return ids
 
+    def encode_part(self, text: str, spaced: bool) -> list[int]:
+        """Return the ids of a part of a text, as behind a space (which they include) or not."""
+        text = " " * spaced + normalize(text, self.normalization)
+        ids: list[int] = self._around_symbols([text], self._encode)[0].tolist()
+        return ids
+
     def encode_all(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of many normalised texts, in one thread."""
-        return self._around_symbols(texts, self._encode)
+        return self._around_symbols(self._started(texts), self._encode)
 
     def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[Ids]:
         """Cut normalised texts in other ways too, drawn from the seed.
@@ -108,6 +114,22 @@ class Tokenizer:
         """Return the pieces as the vocabulary spells them (▁ for a space, reserved ids too)."""
         return [self._pieces[id_] for id_ in ids]
 
+    def spells_like(self, other: "Tokenizer") -> bool:
+        """Say whether another tokenizer has the same pieces by the same ids."""
+        return (self._pieces, self._spelled, self.normalization) == (
+            other._pieces, other._spelled, other.normalization
+        )  # fmt: skip
+
+    @property
+    def spellings(self) -> list[bytes]:
+        """What each id adds to a text, in UTF-8."""
+        return [
+            bytes([self._spelled[id_]])
+            if id_ in self._spelled
+            else piece.replace(SPACE, " ").encode() * (id_ > EOS)
+            for id_, piece in enumerate(self._pieces)
+        ]
+
     def parts(self, piece: str) -> list[int]:
         """Return the ids that a piece of another vocabulary would be cut into."""
         ids: list[int] = self._encode([piece.replace(SPACE, " ")])[0].tolist()
@@ -117,14 +139,16 @@ class Tokenizer:
         """Return the ids of texts, or parts of texts, without symbols."""
         raise NotImplementedError
 
+    def _started(self, texts: Sequence[str]) -> list[str]:
+        return [self._start + text if text else "" for text in texts]
+
     def _around_symbols(
-        self, texts: Sequence[str], encode: Callable[[list[str]], list[Ids]]
+        self, texts: list[str], encode: Callable[[list[str]], list[Ids]]
     ) -> list[Ids]:
         """Encode what lies between the symbols, and put it together with their ids."""
-        started = [self._start + text if text else "" for text in texts]
         if not self._symbols:
-            return encode(started)
-        split = [self._cut.split(text) for text in started]  # every other part is a symbol
+            return encode(texts)
+        split = [self._cut.split(text) for text in texts]  # every other part is a symbol
         between = iter(encode([part for parts in split for part in parts[::2]]))
         return [
             next(between)
@@ -190,7 +214,8 @@ class SentencePieceTokenizer(Tokenizer):
             return self.encode_all(texts)
         draw = self._sampler.draw
         return self._around_symbols(
-            texts, lambda parts: [np.array(ids, dtype=np.int32) for ids in draw(parts, rate, seed)]
+            self._started(texts),
+            lambda parts: [np.array(ids, dtype=np.int32) for ids in draw(parts, rate, seed)],
         )
 
     def _encode(self, texts: list[str]) -> list[Ids]:

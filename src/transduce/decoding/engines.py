@@ -1,15 +1,36 @@
 """What runs the model during search and scoring."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
 from transduce.config import PAD
 from transduce.data.batches import collate, padded
 from transduce.decoding.search import Next, Step
-from transduce.model import Transformer
+from transduce.model import DecoderLayer, Transformer
+
+Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Anything that says how probable each next token is."""
+
+    def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
+        """Encode sources (pieces without END) and return the step function of their search.
+
+        Its coverage is None unless it is asked for.
+        """
+        ...
+
+    def score(self, pairs: Pairs) -> list[list[float]]:
+        """Return the log-probability of every target token, END included."""
+        ...
 
 
 class TorchEngine:
@@ -24,23 +45,93 @@ class TorchEngine:
         return self.model.output.weight.device
 
     @torch.inference_mode()
-    def start(self, sources: Sequence[Sequence[int]]) -> Step:
-        """Encode sources (pieces without END) and return the step function of their search."""
-        state = self.model.start(padded(sources, end=True).to(self.device))
+    def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
+        """See `Engine.start`."""
+        src = padded(sources, end=True).to(self.device)
+        state = self.model.start(src)
+        attended = torch.zeros(*src.shape, device=self.device)[:, None]
 
         @torch.inference_mode()
         def step(tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"]) -> Next:
-            nonlocal state
-            state = state.select(origin.to(self.device))
-            logits, state = self.model.step(tokens.to(self.device), state)
-            return Next(logits.log_softmax(dim=-1))
+            nonlocal state, attended
+            origin = origin.to(self.device)
+            state = state.select(origin)
+            if not coverage:
+                logits, state = self.model.step(tokens.to(self.device), state)
+                return Next(logits.log_softmax(dim=-1))
+            with last_attention(self.model) as weights:
+                logits, state = self.model.step(tokens.to(self.device), state)
+            attended = attended.flatten(0, 1)[origin] + weights[0].mean(dim=1)
+            return Next(logits.log_softmax(dim=-1), covered(attended, state.src_mask[:, 0]))
 
         return step
 
     @torch.inference_mode()
-    def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-        """Return the log-probability of every target token, END included."""
+    def score(self, pairs: Pairs) -> list[list[float]]:
+        """See `Engine.score`."""
         batch = collate(pairs).to(self.device)
         log_probs = self.model(batch.src, batch.tgt_in).log_softmax(dim=-1)
         chosen = log_probs.gather(2, batch.tgt_out[:, :, None])[:, :, 0]
         return [row[mask].tolist() for row, mask in zip(chosen, batch.tgt_out != PAD, strict=True)]
+
+
+class Ensemble:
+    """Several models with one vocabulary: the mean of their probabilities."""
+
+    def __init__(self, members: Sequence[Engine]) -> None:
+        self.members = members
+
+    def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
+        """See `Engine.start`."""
+        steps = [member.start(sources, coverage) for member in self.members]
+
+        def step(tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"]) -> Next:
+            said = [step(tokens, origin) for step in steps]
+            log_probs = torch.stack([one.log_probs for one in said])
+            seen = [one.coverage for one in said if one.coverage is not None]
+            return Next(
+                log_probs.logsumexp(dim=0) - math.log(len(said)),
+                torch.stack(seen).mean(dim=0) if seen else None,
+            )
+
+        return step
+
+    def score(self, pairs: Pairs) -> list[list[float]]:
+        """See `Engine.score`."""
+        said = [member.score(pairs) for member in self.members]
+        return [
+            [
+                float(torch.tensor(token, dtype=torch.float64).logsumexp(0)) - math.log(len(said))
+                for token in zip(*rows, strict=True)
+            ]
+            for rows in zip(*said, strict=True)
+        ]
+
+
+@contextmanager
+def last_attention(model: Transformer) -> Iterator[list[Float[Tensor, "B h q S"]]]:
+    """Record the weights with which the last decoder layer attends to the source."""
+    layer = model.decoder.layers[-1]
+    assert isinstance(layer, DecoderLayer)
+    seen: list[Tensor] = []
+
+    def record(module: nn.Module, arguments: object, weights: Tensor) -> None:
+        seen.append(weights)
+
+    hook = layer.cross_attention.weights.register_forward_hook(record)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def covered(
+    attended: Float[Tensor, "B beam S"], src_mask: Bool[Tensor, "B 1 S"]
+) -> Float[Tensor, "B beam"]:
+    """Σ log min(Σ attention, 1) over the source (Wu et al., 2016, eq. 14).
+
+    `attended` is the attention to each source token, summed over the steps so far.
+    """
+    smallest = torch.finfo(attended.dtype).tiny
+    logs = attended.clamp(smallest, 1.0).log()
+    return logs.masked_fill(~src_mask, 0.0).sum(dim=-1)

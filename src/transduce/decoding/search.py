@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from transduce.config import BOS, EOS, PAD, UNK
+from transduce.decoding.constraints import FREE, Constraints
 
 
 class Next(NamedTuple):
@@ -33,6 +34,8 @@ class Next(NamedTuple):
 
 Step = Callable[[Int[Tensor, "B beam"], Int[Tensor, "B beam"]], Next]
 Same = Callable[[tuple[int, ...]], Hashable]
+Rule = tuple[Constraints, int]
+"""What holds for the output of a sentence, and how many more tokens it may have."""
 NEVER = (PAD, UNK, BOS)
 """Tokens that are never generated."""
 DEAD = -math.inf
@@ -82,74 +85,6 @@ class Hypothesis:
     def log_probability(self) -> float:
         """The sum of the tokens' log-probabilities."""
         return math.fsum(self.log_probabilities)
-
-
-@dataclass(frozen=True)
-class Constraints:
-    """What the output of one sentence must look like, in tokens."""
-
-    prefix: tuple[int, ...] = ()
-    """How it begins."""
-    required: tuple[tuple[int, ...], ...] = ()
-    """Phrases that must occur in it, in any order."""
-    forbidden: tuple[tuple[int, ...], ...] = ()
-    """Phrases that must not occur in it, behind the prefix."""
-    no_repeat: int = 0
-    """So many tokens in a row occur no second time; 0: they may."""
-    min_length: int = 0
-    """The least number of tokens, END included."""
-
-    @property
-    def needed(self) -> int:
-        """The tokens of all required phrases."""
-        return sum(map(len, self.required))
-
-    def restrict(self, tokens: Sequence[int], log_probs: Float[Tensor, " vocab"]) -> None:
-        """Set to −∞ what must not follow `tokens`."""
-        n = len(tokens)
-        if n < len(self.prefix):
-            log_probs[: self.prefix[n]] = log_probs[self.prefix[n] + 1 :] = -math.inf
-            return
-        if n + 1 < self.min_length or self.wanted(tokens):
-            log_probs[EOS] = -math.inf
-        for *begin, last in self.forbidden:
-            if list(tokens[n - len(begin) :]) == begin:
-                log_probs[last] = -math.inf
-        if self.no_repeat:
-            begin = list(tokens[n - self.no_repeat + 1 :])
-            for i in range(n - self.no_repeat + 1):
-                if list(tokens[i : i + self.no_repeat - 1]) == begin:
-                    log_probs[tokens[i + self.no_repeat - 1]] = -math.inf
-
-    def wanted(self, tokens: Sequence[int]) -> set[int]:
-        """Return the next tokens that would bring a required phrase forward."""
-        missing = self.missing(tokens)
-        return {p[begun(p, tokens)] for p in missing} | {p[0] for p in missing}
-
-    def met(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens of required phrases are in place."""
-        missing = self.missing(tokens)
-        complete = self.needed - sum(map(len, missing))
-        return complete + max((begun(phrase, tokens) for phrase in missing), default=0)
-
-    def missing(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the required phrases that do not occur in `tokens`."""
-        return [phrase for phrase in self.required if not occurs(phrase, tokens)]
-
-
-def occurs(phrase: tuple[int, ...], tokens: Sequence[int]) -> bool:
-    """Say whether `tokens` contain a phrase."""
-    n = len(phrase)
-    return any(tuple(tokens[i : i + n]) == phrase for i in range(len(tokens) - n + 1))
-
-
-def begun(phrase: tuple[int, ...], tokens: Sequence[int]) -> int:
-    """Return how much of a phrase `tokens` end with."""
-    shorter = range(min(len(phrase) - 1, len(tokens)), 0, -1)
-    return next((k for k in shorter if tuple(tokens[-k:]) == phrase[:k]), 0)
-
-
-FREE = Constraints()
 
 
 @dataclass
@@ -282,7 +217,7 @@ def beam_search(
     looked_at = beam_size if beam_size == 1 else 2 * beam_size
     reserved = torch.tensor(sorted(set(never)))
 
-    def best(following: Next, live: _Live, rules: Sequence[Constraints]) -> _Continuations:
+    def best(following: Next, live: _Live, rules: Sequence[Rule]) -> _Continuations:
         return _best(following, live, looked_at, reserved, penalty, rules)
 
     return _search(step, best, limits, beam_size, n_best, penalty, same, constraints)
@@ -290,7 +225,7 @@ def beam_search(
 
 def _search(
     step: Step,
-    choose: Callable[[Next, _Live, Sequence[Constraints]], _Continuations],
+    choose: Callable[[Next, _Live, Sequence[Rule]], _Continuations],
     limits: Sequence[int],
     width: int,
     n_best: int,
@@ -307,7 +242,7 @@ def _search(
     tokens = torch.full((len(limits), 1), BOS)
     origin = torch.arange(len(limits))[:, None]
     while live.sentences:
-        rules = [constraints[s] for s in live.sentences] if constraints else []
+        rules = [(constraints[s], limits[s] - live.length) for s in live.sentences if constraints]
         chosen = choose(step(tokens, origin), live, rules)
         real, ends = chosen.totals > DEAD, chosen.tokens == EOS
         for row, place in (real & ends & (chosen.ranks < width)).nonzero().tolist():
@@ -331,14 +266,14 @@ def _best(
     looked_at: int,
     reserved: Int[Tensor, " some"],
     penalty: Penalty,
-    rules: Sequence[Constraints],
+    rules: Sequence[Rule],
 ) -> _Continuations:
     """Return the best `looked_at` continuations of the live hypotheses of each sentence."""
     log_probs = _restricted(following.log_probs, live, rules)
     # The best overall are among the best of each hypothesis (and reserved ones may be among them).
     top = log_probs.topk(min(looked_at + len(reserved), log_probs.size(-1)), dim=-1)
     values, ids = top.values.cpu(), top.indices.cpu()
-    if any(rule.required for rule in rules):
+    if any(rule.required for rule, _ in rules):
         values, ids = _with_wanted(values, ids, log_probs, live, rules)
     values = values.masked_fill(torch.isin(ids, reserved), -math.inf)
     totals = live.totals[:, :, None] + values.double()
@@ -346,9 +281,12 @@ def _best(
     order = totals + (penalty.beta * penalty(live.length + 1)) * covered
     places = order.flatten(1).sort(dim=1, descending=True, stable=True).indices
     ranks = torch.arange(places.size(1)).repeat(len(places), 1)
-    for row, rule in enumerate(rules):
+    for row, (rule, _) in enumerate(rules):
         if rule.required:
-            places[row], ranks[row] = _divided(places[row], ids[row], live.tokens[row], rule)
+            possible = totals[row].flatten()[places[row]] > DEAD
+            places[row], ranks[row] = _divided(
+                places[row], possible, ids[row], live.tokens[row], rule
+            )
     places, ranks = places[:, :looked_at], ranks[:, :looked_at]
 
     def chosen(x: Tensor) -> Tensor:
@@ -365,15 +303,15 @@ def _covered(following: Next, live: _Live) -> Float[Tensor, "B beam"]:
 
 
 def _restricted(
-    log_probs: Float[Tensor, "B beam vocab"], live: _Live, rules: Sequence[Constraints]
+    log_probs: Float[Tensor, "B beam vocab"], live: _Live, rules: Sequence[Rule]
 ) -> Float[Tensor, "B beam vocab"]:
     """Set to −∞ what the rules of each sentence do not allow."""
-    if all(rule is FREE for rule in rules):
+    if all(rule == FREE for rule, _ in rules):
         return log_probs
     log_probs = log_probs.clone()
-    for rule, histories, rows in zip(rules, live.tokens.tolist(), log_probs, strict=True):
+    for (rule, room), histories, rows in zip(rules, live.tokens.tolist(), log_probs, strict=True):
         for history, row in zip(histories, rows, strict=True):
-            rule.restrict(history, row)
+            rule.restrict(history, room, row)
     return log_probs
 
 
@@ -382,12 +320,12 @@ def _with_wanted(
     ids: Int[Tensor, "B beam k"],
     log_probs: Float[Tensor, "B beam vocab"],
     live: _Live,
-    rules: Sequence[Constraints],
+    rules: Sequence[Rule],
 ) -> tuple[Float[Tensor, "B beam more"], Int[Tensor, "B beam more"]]:
     """Add the tokens that required phrases want next, where they are not among the best anyway."""
     wanted = [
         [sorted(rule.wanted(history) - set(known)) for history, known in zip(*both, strict=True)]
-        for rule, *both in zip(rules, live.tokens.tolist(), ids.tolist(), strict=True)
+        for (rule, _), *both in zip(rules, live.tokens.tolist(), ids.tolist(), strict=True)
     ]
     most = max(len(tokens) for row in wanted for tokens in row)
     more = torch.tensor(
@@ -400,6 +338,7 @@ def _with_wanted(
 
 def _divided(
     places: Int[Tensor, " candidates"],
+    possible: Bool[Tensor, " candidates"],
     ids: Int[Tensor, "beam k"],
     histories: Int[Tensor, "beam n"],
     rule: Constraints,
@@ -411,13 +350,17 @@ def _divided(
     """
     seen: Counter[int] = Counter()
     keyed = []
-    for place in places.tolist():
+    for place in places[possible].tolist():
         i, j = divmod(place, ids.size(1))
         met = rule.met([*histories[i].tolist(), int(ids[i, j])])
         keyed.append((seen[met], -met, place))
         seen[met] += 1
     keyed.sort()
-    return torch.tensor([key[2] for key in keyed]), torch.tensor([key[0] for key in keyed])
+    rest = [(len(places), 0, place) for place in places[~possible].tolist()]
+    return (
+        torch.tensor([place for _, _, place in keyed + rest]),
+        torch.tensor([rank for rank, _, _ in keyed + rest]),
+    )
 
 
 def _ended(live: _Live, best: _Continuations, row: int, place: int, penalty: Penalty) -> Hypothesis:
@@ -517,7 +460,7 @@ def sample(
     reserved = torch.tensor(sorted(set(never)))
     generators = [np.random.default_rng([sampling.seed, key]) for key in keys]
 
-    def drawn(following: Next, live: _Live, rules: Sequence[Constraints]) -> _Continuations:
+    def drawn(following: Next, live: _Live, rules: Sequence[Rule]) -> _Continuations:
         u = torch.from_numpy(np.stack([generators[s].random(count) for s in live.sentences]))
         return _drawn(following, live, u, sampling, reserved, rules)
 
@@ -530,7 +473,7 @@ def _drawn(
     u: Float[Tensor, "B count"],
     sampling: Sampling,
     reserved: Int[Tensor, " some"],
-    rules: Sequence[Constraints],
+    rules: Sequence[Rule],
 ) -> _Continuations:
     """Draw one continuation of each hypothesis; at the beginning, `count` of the empty one.
 

@@ -1,71 +1,31 @@
 """Lines in, lines out: the one place that knows both text and ids."""
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import torch
 
-from transduce.config import EOS, DecodingConfig
+from transduce.config import EOS, Config, DecodingConfig, Settings, merge, parse
 from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.engines import TorchEngine
-from transduce.decoding.search import Hypothesis, Penalty, beam_search
+from transduce.decoding.constraints import Constraints
+from transduce.decoding.engines import Engine, Ensemble, TorchEngine
+from transduce.decoding.outputs import EMPTY, Output, Scored, Translation
+from transduce.decoding.requests import Request, Rules
+from transduce.decoding.search import (
+    NEVER,
+    Hypothesis,
+    Penalty,
+    Sampling,
+    beam_search,
+    sample,
+)
 from transduce.errors import TransduceError, UsageError
 from transduce.model import Transformer
 from transduce.model_folder import load_model
 
 CHUNK = 2_000  # lines of a stream that are read, sorted by length and translated together
-
-
-@dataclass(frozen=True)
-class Output:
-    """One hypothesis as text."""
-
-    text: str
-    tokens: tuple[str, ...]
-    """Pieces as the vocabulary spells them, END included."""
-    log_probabilities: tuple[float, ...]
-    log_probability: float
-    """The sum over the tokens."""
-    score: float
-    """That sum over the length penalty."""
-    finished: bool
-
-
-@dataclass(frozen=True)
-class Translation:
-    """What became of one line.
-
-    Flags: `empty` (a blank line, passed through), `cut` (the source was longer than max_source),
-    `unfinished` (the length limit came first), `fewer` (fewer alternatives exist than asked for).
-    """
-
-    source: str
-    hypotheses: tuple[Output, ...]
-    flags: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The best output."""
-        return self.hypotheses[0].text
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A given pair and how probable the model finds its target."""
-
-    source: str
-    target: str
-    tokens: tuple[str, ...]
-    log_probabilities: tuple[float, ...]
-
-    @property
-    def log_probability(self) -> float:
-        """The sum over the tokens, END included."""
-        return math.fsum(self.log_probabilities)
 
 
 class Translator:
@@ -80,7 +40,7 @@ class Translator:
 
     def __init__(
         self,
-        engine: TorchEngine,
+        engine: Engine,
         tokenizers: tuple[Tokenizer, Tokenizer],
         decoding: DecodingConfig,
         max_positions: int | None = None,
@@ -91,53 +51,81 @@ class Translator:
         self.max_positions = max_positions
 
     def translate(
-        self, lines: Sequence[str], n_best: int = 1, beam_size: int | None = None
+        self,
+        lines: Sequence[str | Request],
+        n_best: int = 1,
+        beam_size: int | None = None,
+        first: int = 0,
+        tell: Callable[[int], None] = lambda lines: None,
     ) -> list[Translation]:
         """Translate lines; each answer is the same whatever lines it is in company with.
 
         Args:
-            lines: one text each; blank ones come out empty without the model being asked.
+            lines: one text each, or a text with what its output must look like; blank ones come out
+                empty without the model being asked.
             n_best: number of alternatives.
             beam_size: instead of the configured one.
+            first: the number of the first line, from 0: of draws (`decoding.method`), each line has
+                its own.
+            tell: told how many more lines are done, now and then.
 
         Raises:
-            UsageError: if the beam is narrower than the number of alternatives.
+            UsageError: if the beam is narrower than the number of alternatives, or an output cannot
+                be as it is asked for.
         """
-        beam = self.decoding.beam_size if beam_size is None else beam_size
-        if beam < 1 or n_best < 1:
-            raise UsageError(f"beam size ({beam}) and n-best ({n_best}) must be at least 1")
-        if n_best > beam:
-            raise UsageError(
-                f"{n_best} alternatives need a beam of at least {n_best}, it is {beam}"
-            )
-        results: list[Translation | None] = [None] * len(lines)
+        beam = self.check(n_best, beam_size)
+        requests = [line if isinstance(line, Request) else Request(line) for line in lines]
+        rules = Rules(self.target, self.decoding)
+        results: dict[int, Translation] = {}
         sources: dict[int, list[int]] = {}
-        for i, line in enumerate(lines):
-            if is_blank(line):
-                results[i] = Translation(line, (EMPTY,), ("empty",))
+        for i, request in enumerate(requests):
+            if is_blank(request.source):
+                results[i] = Translation(request.source, (EMPTY,), ("empty",))
             else:
-                sources[i] = self.source.encode(line)
+                sources[i] = self.source.encode(request.source)
+        tell(len(results))
+        whole = {i: len(ids) <= self.max_source for i, ids in sources.items()}
+        sources = {i: ids[: self.max_source] for i, ids in sources.items()}
+        limits = {i: self._limit(ids) for i, ids in sources.items()}
+        constraints = {
+            i: rules.of(requests[i], limits[i], f"line {first + i + 1}") for i in sources
+        }
         for batch in by_length(sources, self.decoding.batch_tokens):
-            cut = [sources[i][: self.max_source] for i in batch]
-            for i, found in zip(batch, self._search(cut, beam, n_best), strict=True):
-                flags = []
-                if len(sources[i]) > self.max_source:
-                    flags.append("cut")
-                if not found[0].finished:
-                    flags.append("unfinished")
-                if len(found) < n_best:
-                    flags.append("fewer")
-                outputs = tuple(self._output(hypothesis) for hypothesis in found)
-                results[i] = Translation(lines[i], outputs, tuple(flags))
-        return [result for result in results if result is not None]
+            outputs = self._search(
+                [sources[i] for i in batch],
+                [limits[i] for i in batch],
+                [constraints[i] for i in batch],
+                [first + i for i in batch],
+                beam,
+                n_best,
+            )
+            for i, found in zip(batch, outputs, strict=True):
+                best = tuple(self._output(hypothesis) for hypothesis in found)
+                problems = {
+                    "cut": not whole[i],
+                    "unfinished": not best[0].finished,
+                    "fewer": len(best) < n_best,
+                    "unmet": not rules.met(requests[i], best[0].text),
+                }
+                flags = tuple(name for name, there in problems.items() if there)
+                results[i] = Translation(requests[i].source, best, flags)
+            tell(len(batch))
+        return [results[i] for i in range(len(requests))]
 
     def translate_stream(
-        self, lines: Iterable[str], n_best: int = 1, beam_size: int | None = None
+        self,
+        lines: Iterable[str | Request],
+        n_best: int = 1,
+        beam_size: int | None = None,
+        first: int = 0,
+        chunk: int = CHUNK,
+        tell: Callable[[int], None] = lambda lines: None,
     ) -> Iterator[Translation]:
-        """`translate` for any number of lines, in bounded memory."""
+        """`translate` for any number of lines, so many at a time, in bounded memory."""
         lines = iter(lines)
-        while chunk := list(islice(lines, CHUNK)):
-            yield from self.translate(chunk, n_best, beam_size)
+        while some := list(islice(lines, chunk)):
+            yield from self.translate(some, n_best, beam_size, first, tell)
+            first += len(some)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
         """Return the log-probability of each target given its source, token by token."""
@@ -164,20 +152,45 @@ class Translator:
         limit = self.decoding.max_source
         return limit if self.max_positions is None else min(limit, self.max_positions - 1)
 
+    def check(self, n_best: int, beam_size: int | None = None) -> int:
+        """Return the width of the beam.
+
+        Raises:
+            UsageError: if it is below one, or narrower than the number of alternatives.
+        """
+        beam = self.decoding.beam_size if beam_size is None else beam_size
+        if beam < 1 or n_best < 1:
+            raise UsageError(f"beam-size {beam} and n-best {n_best}: both must be at least 1")
+        if self.decoding.method == "beam" and n_best > beam:
+            raise UsageError(
+                f"n-best {n_best}: {n_best} alternatives need a beam of at least {n_best}, it is "
+                f"{beam} (beam-size)"
+            )
+        return beam
+
+    def _limit(self, source: Sequence[int]) -> int:
+        """Return how many tokens the output may have, END included."""
+        limit = len(source) + 1 + self.decoding.max_extra
+        return limit if self.max_positions is None else min(limit, self.max_positions)
+
     def _search(
-        self, sources: Sequence[Sequence[int]], beam_size: int, n_best: int
+        self,
+        sources: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        constraints: Sequence[Constraints],
+        numbers: Sequence[int],
+        beam_size: int,
+        n_best: int,
     ) -> list[list[Hypothesis]]:
-        limits = [len(src) + 1 + self.decoding.max_extra for src in sources]
-        if self.max_positions is not None:
-            limits = [min(limit, self.max_positions) for limit in limits]
-        return beam_search(
-            self.engine.start(sources),
-            limits,
-            beam_size,
-            n_best,
-            Penalty(self.decoding.penalty, self.decoding.alpha),
-            same=self._text,
-        )
+        asked = self.decoding
+        penalty = Penalty(asked.penalty, asked.alpha, asked.beta)
+        step = self.engine.start(sources, coverage=asked.beta > 0)
+        if asked.method == "sample":
+            sampling = Sampling(asked.temperature, asked.top_k, asked.top_p, asked.seed)
+            return sample(
+                step, limits, numbers, n_best, sampling, penalty, self._text, NEVER, constraints
+            )
+        return beam_search(step, limits, beam_size, n_best, penalty, self._text, NEVER, constraints)
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self.target.decode(tokens).replace("\r", " ").replace("\n", " ")
@@ -191,9 +204,6 @@ class Translator:
             score=hypothesis.score,
             finished=hypothesis.finished,
         )
-
-
-EMPTY = Output("", (), (), 0.0, 0.0, finished=True)
 
 
 def by_length(ids: dict[int, list[int]], tokens: int) -> Iterator[list[int]]:
@@ -222,14 +232,42 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load(folder: str | Path, device: str = "auto") -> Translator:
-    """Load a model folder, or the model of a run.
+def load(*folders: str | Path, device: str = "auto") -> Translator:
+    """Load a model folder, or the model of a run; several make an ensemble.
 
     Raises:
-        TransduceError: if it is no model folder or a file in it is broken.
+        TransduceError: if one is no model folder or a file in it is broken.
+        UsageError: if the vocabularies of an ensemble differ.
     """
-    config, model, tokenizers = load_model(Path(folder))
-    return translator_of(model.to(pick_device(device)), tokenizers, config.decoding)
+    _, translator = opened([Path(folder) for folder in folders], {"device": device})
+    return translator
+
+
+def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Translator]:
+    """Load one model, or an ensemble, with settings laid over those of the (first) model.
+
+    Raises:
+        TransduceError: if one is no model folder or a file in it is broken.
+        UsageError: if the settings are wrong, or the vocabularies of an ensemble differ.
+    """
+    if not folders:
+        raise UsageError("no model was given")
+    loaded = [load_model(folder) for folder in folders]
+    config, _, tokenizers = loaded[0]
+    config = parse(merge(config.model_dump(), settings), "the settings")
+    device = pick_device(config.device)
+    members = [translator_of(model.to(device), own, config.decoding) for _, model, own in loaded]
+    for folder, (_, _, own) in zip(folders[1:], loaded[1:], strict=True):
+        if not all(a.spells_like(b) for a, b in zip(own, tokenizers, strict=True)):
+            raise UsageError(
+                f"{folder} has another vocabulary than {folders[0]}: models of an ensemble must "
+                "share theirs"
+            )
+    if len(members) == 1:
+        return config, members[0]
+    limits = [member.max_positions for member in members if member.max_positions is not None]
+    engine = Ensemble([member.engine for member in members])
+    return config, Translator(engine, tokenizers, config.decoding, min(limits, default=None))
 
 
 def translator_of(

@@ -1,0 +1,116 @@
+"""What runs the model: coverage of the source, ensembles."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.conftest import BuildModel
+from transduce.config import BOS, EOS, DecodingConfig
+from transduce.data.batches import padded
+from transduce.decoding.engines import Ensemble, TorchEngine
+from transduce.decoding.search import Penalty, beam_search
+from transduce.decoding.translator import translator_of
+from transduce.model import DecoderLayer, Transformer
+
+SOURCES = [[7, 8, 9, 4, 5, 6, 7, 8, 9], [5], [6, 6, 7]]
+Coverage = Callable[[Transformer, list[int], list[int]], float]
+
+
+def coverage(model: Transformer, source: list[int], target: list[int]) -> float:
+    """Compute the coverage of a whole target at once, without cached keys and values."""
+    layer = model.decoder.layers[-1]
+    assert isinstance(layer, DecoderLayer)
+    seen: list[torch.Tensor] = []
+    hook = layer.cross_attention.weights.register_forward_hook(
+        lambda module, arguments, weights: seen.append(weights)
+    )
+    with torch.no_grad():
+        model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target[:-1]]]))
+    hook.remove()
+    attended = seen[0][0].mean(dim=0).sum(dim=0)  # h T S -> S
+    return sum(math.log(min(1.0, float(a))) for a in attended)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_coverage_is_the_attention_of_the_last_layer(build: BuildModel, beam: int) -> None:
+    model = build()
+    step = TorchEngine(model).start(SOURCES, coverage=True)
+    penalty = Penalty("gnmt", 0.6, beta=0.3)
+    limits, sums = [5, 4, 12], []
+    for source, found in zip(SOURCES, beam_search(step, limits, beam, beam, penalty), strict=True):
+        for hypothesis in found:
+            sum_ = coverage(model, source, list(hypothesis.tokens))
+            expected = penalty.score(hypothesis.log_probability, len(hypothesis.tokens), sum_)
+            assert hypothesis.score == pytest.approx(expected, abs=1e-9)
+            sums.append(sum_)
+    assert min(sums) < 0
+    layer = model.decoder.layers[-1]
+    assert isinstance(layer, DecoderLayer)
+    assert not layer.cross_attention.weights._forward_hooks
+
+
+def test_nothing_is_recorded_unless_asked(build: BuildModel) -> None:
+    step = TorchEngine(build()).start(SOURCES)
+    assert step(torch.full((3, 1), BOS), torch.arange(3)[:, None]).coverage is None
+
+
+def other(build: BuildModel) -> Transformer:
+    torch.manual_seed(5)
+    return build(N=1, d_model=8, h=2)
+
+
+def test_an_ensemble_is_the_mean_of_probabilities(build: BuildModel) -> None:
+    models = [build(), other(build)]
+    both = Ensemble([TorchEngine(model) for model in models])
+    src = padded(SOURCES, end=True)
+    tgt = torch.tensor([[BOS, 9, 8]] * 3)
+    with torch.no_grad():
+        p = torch.stack([model(src, tgt).softmax(-1) for model in models]).mean(dim=0)
+    step, origin = both.start(SOURCES), torch.arange(3)[:, None]
+    for t in range(3):
+        said = step(tgt[:, t : t + 1], origin)
+        assert torch.allclose(said.log_probs[:, 0].exp(), p[:, t], atol=1e-12)
+    pairs = [(source, [9, 8]) for source in SOURCES]
+    for row, scores in zip(p, both.score(pairs), strict=True):
+        expected = [float(row[t, token].log()) for t, token in enumerate((9, 8, EOS))]
+        assert scores == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_ensemble_of_the_same_is_the_same(build: BuildModel) -> None:
+    engine = TorchEngine(build())
+    alone = beam_search(engine.start(SOURCES, True), [9] * 3, 4, 4, Penalty(beta=0.1))
+    both = Ensemble([engine, engine])
+    found = beam_search(both.start(SOURCES, True), [9] * 3, 4, 4, Penalty(beta=0.1))
+    assert [[h.tokens for h in hs] for hs in found] == [[h.tokens for h in hs] for hs in alone]
+    for ours, theirs in zip(found, alone, strict=True):
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-9)
+
+
+def test_settings_reach_the_search() -> None:
+    """Each knob of [decoding] that shapes a search changes what comes out, or is obeyed."""
+    from tests.test_requests import translator_with
+
+    plain = translator_with("char", max_extra=9)
+    lines = ["a dog", "the cat sees a dog"]
+
+    def outputs(**changes: object) -> list[str]:
+        settings = plain.decoding.model_dump() | changes
+        decoding = DecodingConfig.model_validate(settings)
+        model = plain.engine
+        assert isinstance(model, TorchEngine)
+        translator = translator_of(model.model, (plain.source, plain.target), decoding)
+        return [t.text for t in translator.translate(lines)]
+
+    for change in (
+        {"beta": 5.0},
+        {"method": "sample"},
+        {"method": "sample", "seed": 2},
+        {"method": "sample", "temperature": 3.0},
+    ):
+        assert outputs(**change) != outputs()
+    assert outputs(method="sample", top_k=1) == outputs(beam_size=1)
+    assert outputs(method="sample", top_p=1e-9) == outputs(beam_size=1)
+    for text in outputs(no_repeat=1):
+        assert len(set(text)) == len(text)
