@@ -10,8 +10,8 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "choices", "fine_tuning", "preparing", "translating", "advice", "fitting", "pricing",
-    "assembly", "experiment", "quickstart", "cli", "__main__",
+    "evaluating", "choices", "fine_tuning", "preparing", "translating", "advice", "fitting",
+    "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
@@ -33,7 +33,7 @@ WITHIN = {
         "trainer",
     ],
     "decoding": ["constraints", "search", "engines", "outputs", "requests", "translator"],
-    "evaluation": ["metrics"],
+    "evaluation": ["error_rates", "metrics"],
     "model": ["transformer"],
 }
 FILES = sorted(path for path in ROOT.rglob("*.py"))

@@ -18,6 +18,7 @@ from transduce.experiment import train
 
 Write = Callable[[str, str | bytes], Path]
 
+SCORE = ["evaluate", "MODEL", "--test", "T"]
 LINES = ["translate", "MODEL", "--input", "T"]
 TRAIN = ["train", "--train", "T", "--valid", "T", "--out", "OUT"]
 OPTIONS = {
@@ -31,7 +32,10 @@ OPTIONS = {
         "--input-format", "--prefix", "--require", "--forbid", "--ensemble", "--set",
     },
     "score": {"MODEL", "--pairs", "--format", "--set"},
-    "evaluate": {"MODEL", "--test", "--metrics", "--json", "--set"},
+    "evaluate": {
+        "MODEL", "--test", "--references", "--baseline", "--metrics", "--bleu-tokenize",
+        "--ensemble", "--examples", "--output", "--json", "--set",
+    },
     "average": {"RUN", "--last", "--best", "--out"},
     "prepare": {"RECIPE", "--out", "--set"},
     "data report": {
@@ -139,6 +143,11 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         (["evaluate", "MODEL", "--test", "nowhere.tsv"], 1, ["nowhere.tsv"]),
         (["evaluate", "MODEL", "--test", "T", "--metrics", "blue"], 2, ["'blue'"]),
         (["evaluate", "MODEL", "--test", "a", "b", "c"], 2, ["not 3 files"]),
+        ([*SCORE, "--metrics", "blue"], 2, ["evaluation.metrics"]),
+        ([*SCORE, "--bleu-tokenize", "jamecab"], 2, ["did you mean 'ja-mecab'"]),
+        ([*SCORE, "--baseline", "nowhere"], 1, ["nowhere does not exist"]),
+        ([*SCORE, "--references", "nowhere"], 1, ["nowhere"]),
+        (["evaluate", "EMPTY", "--test", "T"], 1, ["0 lines", "35 sources"]),
         (["average", "nowhere"], 1, ["nowhere"]),
         (["average", "RUN", "--last", "50"], 1, ["not 50"]),
         (["average", "RUN", "--last", "0"], 2, ["--last 0"]),
@@ -162,7 +171,9 @@ def test_mistakes(
 ) -> None:
     places = {
         "MODEL": model / "model", "RUN": model, "T": model.parent / "t.tsv", "OUT": tmp_path / "o",
+        "EMPTY": tmp_path / "empty",
     }  # fmt: skip
+    (tmp_path / "empty").touch()
     done = run(*(places.get(argument, argument) for argument in arguments))
     assert done.returncode == status, done.stderr
     assert done.stdout == ""
@@ -269,14 +280,23 @@ def test_score(run: Run, model: Path, write: Write) -> None:
 def test_evaluate(run: Run, model: Path, tmp_path: Path) -> None:
     test = model.parent / "t.tsv"
     options = ["--metrics", "wer,per,bleu", "--set", "evaluation.references=by_source"]
-    done = run("evaluate", model, "--test", test, "--json", tmp_path / "s.json", *options)
+    done = run("evaluate", model, "--test", test, "--json", tmp_path / "s.json", *options,
+               "--output", tmp_path / "out.txt", "--examples", "1")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["wer", "per", "bleu"]
-    assert "search: beam_size 4" in done.stderr
+    assert "beam_size 4" in done.stderr
+    assert done.stderr.count("worst, item") == done.stderr.count("best, item") == 1
     record = json.loads((tmp_path / "s.json").read_text())
-    assert record["sentences"] == 7
+    assert record["sentences"] == 7 == len((tmp_path / "out.txt").read_text().splitlines())
     assert record["settings"]["decoding"]["max_extra"] == 3
     assert "tok:13a" in record["metrics"]["bleu"]["signature"]
+    assert len(record["metrics"]["wer"]["interval"]) == 2
+    again = run("evaluate", tmp_path / "out.txt", "--test", test, *options, "--baseline", model,
+                "--bleu-tokenize", "none")  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    lines = again.stdout.splitlines()
+    assert lines[:2] == done.stdout.splitlines()[:2]
+    assert "tok:none" in lines[2] and "wer +0.00" in lines[3] and "chance" in lines[3]
 
 
 def test_average(run: Run, model: Path, tmp_path: Path) -> None:

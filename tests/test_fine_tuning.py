@@ -20,8 +20,9 @@ from transduce.data.corpus import Corpus
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.translator import translator_of
 from transduce.errors import TransduceError, UsageError
+from transduce.evaluating import scored, test_items
 from transduce.evaluation.metrics import evaluate
-from transduce.experiment import evaluate_pairs, measured, train
+from transduce.experiment import measured, train
 from transduce.fine_tuning import SCORES, change, frozen_parameters, grown, start_of
 from transduce.model import Transformer
 from transduce.model_folder import load_config, load_model, read_tensors, weights
@@ -134,7 +135,7 @@ def test_the_scores_of_before_are_those_of_the_old_model(
     config = load_config(tmp_path / "run")
     for moment, model in (("before", old), ("after", tmp_path / "run")):
         translator = transduce.load(model)
-        scores, *_ = evaluate_pairs(translator, config, str(old.parent / "old.tsv"))
+        scores, *_ = scored(translator, test_items(config, str(old.parent / "old.tsv")), config)
         assert stored[moment]["old test"] == {name: s.score for name, s in scores.items()}
         corpus = Corpus(tmp_path / "run" / "corpus")
         texts = [corpus.valid.text(i) for i in range(len(corpus.valid))]
@@ -144,7 +145,7 @@ def test_the_scores_of_before_are_those_of_the_old_model(
     shown = change("per", *(stored[when]["old test"]["per"] for when in ("before", "after")))
     assert f"old test: per {shown}" in said
     assert any(line.startswith("validation: exact ") for line in said)
-    assert stored["signatures"]["per"].startswith("per|")
+    assert stored["signatures"]["per"].startswith("nrefs:1|tok:spaces")
     assert stored["init_from"] == str(old)
 
 

@@ -1,10 +1,20 @@
 """Scores: sacrebleu's numbers, several references, error rates, refusals and warnings."""
 
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from transduce.errors import TransduceError, UsageError
 from transduce.evaluation.metrics import (
+    Comparison,
+    by_sentence,
     by_source,
+    compare,
     evaluate,
     is_better,
     tokenized_looking,
@@ -57,7 +67,7 @@ def test_several_references_per_item() -> None:
     assert scores["wer"].score == 50.0
     assert scores["exact"].score == 50.0
     assert scores["per"].score == pytest.approx(100 * 1 / 4)  # one edit, 3 + 1 tokens
-    assert "refs:several" in scores["wer"].signature
+    assert "nrefs:var" in scores["wer"].signature
 
 
 def test_per_takes_the_nearest_reference() -> None:
@@ -85,3 +95,93 @@ def test_the_direction_belongs_to_the_metric() -> None:
     assert is_better("bleu", 20.0, 10.0) and not is_better("bleu", 15.0, 20.0)
     assert is_better("wer", 10.0, 20.0) and not is_better("wer", 20.0, 20.0)
     assert is_better("bleu", 0.0, None) and is_better("wer", 100.0, None)
+
+
+# Intervals and tests
+
+DRAW = random.Random(7)
+WORDS = ["a", "b", "c", "d", "e", "f", "g"]
+TRUTH = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(4, 12))) for _ in range(120)]
+
+
+def worse(rate: float, seed: int) -> list[str]:
+    """Return the truth with a share of its words replaced."""
+    draw = random.Random(seed)
+    return [
+        " ".join(draw.choice(WORDS) if draw.random() < rate else word for word in line.split())
+        for line in TRUTH
+    ]
+
+
+def test_intervals_are_those_of_sacrebleu(tmp_path: Path) -> None:
+    """To the last digit, as its own command computes them."""
+    outputs = worse(0.2, 1)
+    (tmp_path / "ref").write_text("\n".join(TRUTH) + "\n")
+    (tmp_path / "out").write_text("\n".join(outputs) + "\n")
+    command: list[str | Path]
+    command = [sys.executable, "-m", "sacrebleu", tmp_path / "ref", "-i", tmp_path / "out", "-w",
+               "6", "-m", "bleu", "chrf", "ter", "--confidence"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, check=True)
+    ours = evaluate(outputs, [[t] for t in TRUTH], ["bleu", "chrf", "ter"], samples=1000)
+    for theirs, score in zip(json.loads(done.stdout), ours.values(), strict=True):
+        assert theirs["score"] == round(score.score, 6)
+        assert theirs["confidence_mean"] == round(float(score.mean or 0), 6)
+        assert theirs["confidence_var"] == round(float(score.half_width or 0), 6)
+        assert theirs["signature"] == score.signature
+
+
+def test_the_interval_of_an_error_rate_by_hand() -> None:
+    outputs = worse(0.05, 2)
+    score = evaluate(outputs, [[t] for t in TRUTH], ["wer"], samples=400)["wer"]
+    wrong = np.array([output != truth for output, truth in zip(outputs, TRUTH, strict=True)])
+    draws = np.random.default_rng(12345).choice(len(wrong), size=(400, len(wrong)))
+    rates = np.sort(100 * wrong[draws].mean(axis=1))
+    assert score.mean == pytest.approx(rates.mean())
+    assert score.half_width == pytest.approx((rates[389] - rates[10]) / 2)
+    low, high = score.interval or (0, 0)
+    assert low < score.score < high
+    assert "bs:400|seed:12345" in score.signature
+    assert str(
+        score
+    ) == f"wer {score.score:.2f} (μ = {score.mean:.2f} ± {score.half_width:.2f})" + (
+        f"  ({score.signature})"
+    )
+    assert evaluate(outputs, [[t] for t in TRUTH], ["wer"])["wer"].interval is None
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "ter", "wer", "exact", "per", "word_edits"])
+def test_a_known_step_apart(metric: str) -> None:
+    """Five times as many wrong words are no chance; other wrong words, as many, are."""
+    good, bad, as_good = worse(0.02, 3), worse(0.25, 4), worse(0.02, 5)
+    references = [[t] for t in TRUTH]
+    found = compare(good, bad, references, [metric])[metric]
+    assert found.p_value < 0.01
+    assert str(found).endswith(": better")
+    assert is_better(metric, found.score, found.baseline)
+    back = compare(bad, good, references, [metric])[metric]
+    assert back.difference == pytest.approx(-found.difference)
+    assert str(back).endswith(": worse")
+    same = compare(good, as_good, references, [metric])[metric]
+    assert same.p_value > 0.05
+    assert "chance" in str(same)
+    assert found.score == pytest.approx(evaluate(good, references, [metric])[metric].score)
+
+
+def test_comparing_with_itself() -> None:
+    found = compare(TRUTH, TRUTH, [[t] for t in TRUTH], ["bleu", "wer"])
+    assert [c.difference for c in found.values()] == [0.0, 0.0]
+    assert all("chance" in str(c) for c in found.values())
+    with pytest.raises(TransduceError, match="1 outputs but 120 items"):
+        compare(TRUTH, ["a"], [[t] for t in TRUTH], ["bleu"])
+    assert Comparison("wer", 10.0, 12.0, 0.01).record() == {
+        "score": 12.0, "difference": -2.0, "p_value": 0.01,
+    }  # fmt: skip
+
+
+def test_scores_of_sentences() -> None:
+    """BLEU of a short sentence takes the n-grams it has; error rates are of the one item."""
+    outputs, references = ["a b", "a b c d e", "x"], [["a b"], ["a b c d"], ["a"]]
+    bleu = by_sentence(outputs, references, "bleu", "none")
+    assert bleu[0] == pytest.approx(100.0) and bleu[2] == 0.0 < bleu[1] < 100.0
+    assert by_sentence(outputs, references, "per") == pytest.approx([0.0, 25.0, 100.0])
+    assert by_sentence(outputs, references, "exact") == [100.0, 0.0, 0.0]

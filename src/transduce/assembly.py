@@ -14,9 +14,10 @@ from transduce.data.batches import Indices, Sample
 from transduce.data.corpus import Corpus, Ids, load_tokenizers
 from transduce.data.report import printed
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.translator import Translator, pick_device, translator_of
+from transduce.decoding.translator import pick_device, translator_of
 from transduce.errors import TransduceError, UsageError
-from transduce.evaluation.metrics import Score, bleu_scorer, by_source, evaluate, is_better
+from transduce.evaluating import Items, items, scored
+from transduce.evaluation.metrics import bleu_scorer, is_better
 from transduce.model import Transformer
 from transduce.model_folder import (
     CHECKPOINTS,
@@ -174,12 +175,12 @@ def assemble(
     model = Transformer(config.model).to(device)
     if config.fine_tuning.init_from:
         fine_tuning.begin(model, config, tokenizers, run)
-    sources, references = validation_items(corpus, config)
+    asked = validation_items(corpus, config)
     metric = config.evaluation.metrics[0]
 
     def validate(model: Transformer) -> dict[str, float]:
         translator = translator_of(model, tokenizers, config.decoding)
-        scores, _ = scored(translator, sources, references, config)
+        scores, _ = scored(translator, asked, config)
         return {name: score.score for name, score in scores.items()}
 
     def on_best(model: Transformer) -> None:
@@ -221,33 +222,15 @@ def sampler(corpus: Corpus, tokenizers: tuple[Tokenizer, Tokenizer], config: Con
     return sample
 
 
-def validation_items(corpus: Corpus, config: Config) -> tuple[list[str], list[list[str]]]:
-    """Return the sources and references that validation translates, spread over the pairs."""
+def validation_items(corpus: Corpus, config: Config) -> Items:
+    """Return what validation translates, spread over the pairs."""
     pairs = [corpus.valid.text(i) for i in range(len(corpus.valid))]
-    sources, references = items(
+    every = items(
         [src for src, _ in pairs], [tgt for _, tgt in pairs], config.evaluation.references
     )
-    count = min(len(sources), config.training.validate_sentences)
-    chosen = [i * len(sources) // count for i in range(count)]
-    return [sources[i] for i in chosen], [references[i] for i in chosen]
-
-
-def items(
-    sources: list[str], targets: list[str], references: str
-) -> tuple[list[str], list[list[str]]]:
-    """Return sources with their references, as [evaluation] references says."""
-    if references == "by_source":
-        return by_source(sources, targets)
-    return sources, [[target] for target in targets]
-
-
-def scored(
-    translator: Translator, sources: list[str], references: list[list[str]], config: Config
-) -> tuple[dict[str, Score], list[str]]:
-    """Translate sources; return the scores that [evaluation] asks for, and the outputs."""
-    outputs = [translation.text for translation in translator.translate_stream(sources)]
-    asked = config.evaluation
-    return evaluate(outputs, references, asked.metrics, asked.bleu_tokenize), outputs
+    count = min(len(every.sources), config.training.validate_sentences)
+    chosen = [i * len(every.sources) // count for i in range(count)]
+    return Items([every.sources[i] for i in chosen], [every.references[i] for i in chosen])
 
 
 def with_measured_steps(config: Config, corpus: Corpus, user: Settings, say: Say) -> Config:

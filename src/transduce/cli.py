@@ -18,9 +18,8 @@ from transduce.config import Settings, merge, named
 from transduce.errors import TransduceError, UsageError
 
 if TYPE_CHECKING:
-    from transduce.config import Config, Source
+    from transduce.config import Source
     from transduce.decoding.outputs import Translation
-    from transduce.decoding.translator import Translator
 
 HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinary machine.
 
@@ -354,13 +353,14 @@ def translate(
         raise TransduceError(f"cannot read {input}: no such file")
     from transduce.data.files import ending, read_lines
     from transduce.decoding.requests import Request, read_requests
+    from transduce.decoding.translator import opened
     from transduce.translating import count_lines, dependence, destination, translate_file
 
     changes = [*(set or ())]
     changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
     changes += [f"decoding.alpha={alpha}"] if alpha is not None else []
     models = [model, *(ensemble or ())]
-    config, translator = loaded(models, changes)
+    config, translator = opened(models, with_changes(changes))
     for_all = Request("", prefix, tuple(require or ()), tuple(forbid or ()))
     translator.check(n_best)
     lines, name = read_lines(input), "standard input" if input == "-" else input
@@ -405,17 +405,20 @@ def score(
     from itertools import islice
 
     from transduce.data.files import open_text
+    from transduce.data.progress import Counting
     from transduce.data.readers import read_pairs
+    from transduce.decoding.translator import opened
 
-    config, translator = loaded([model], set or ())
+    config, translator = opened([model], with_changes(set or ()))
     stream = read_pairs(pairs, config.data)
-    with open_text(None) as out:
+    with open_text(None) as out, Counting("scoring", "pairs", silent=out.isatty()) as progress:
         while chunk := list(islice(stream, 1000)):
             for scored in translator.score([(pair.src, pair.tgt) for pair in chunk]):
                 if format == "jsonl":
                     out.write(json.dumps(scored.record(), ensure_ascii=False) + "\n")
                 else:
                     out.write(f"{scored.log_probability:.6f}\n")
+            progress.advance(len(chunk))
 
 
 @app.command
@@ -424,50 +427,69 @@ def evaluate(
     /,
     *,
     test: Pairs,
+    references: OptionalPairs = None,
+    baseline: Path | None = None,
     metrics: str | None = None,
+    bleu_tokenize: str | None = None,
+    ensemble: Models = None,
+    examples: int = 3,
+    output: Path | None = None,
     json: Path | None = None,
     set: Assignments = None,
 ) -> None:
-    """Translate test sources and score the outputs, with the settings of training's validation.
+    """Score a model on test pairs, with the search of its training's validation.
+
+    Each score comes with its signature and, in brackets, where 95 % of the scores of 1,000 samples
+    lie that are drawn from the sentences. Outputs made elsewhere are scored as well.
 
     Args:
-        model: a model folder or a run.
+        model: a model folder or a run; or a text file of outputs, one a line.
         test: the test pairs.
+        references: text files of more right answers, a line for each pair.
+        baseline: another model, or a text file of its outputs: is the difference more than chance?
         metrics: names joined by commas: bleu, chrf, ter, wer, per, exact, word_edits.
-        json: a file to write the scores to, with all settings.
+        bleu_tokenize: sacrebleu's tokenization for BLEU: 13a, none, intl, zh, ja-mecab, char, ...
+        ensemble: more models with the same vocabulary; the mean of their probabilities counts.
+        examples: how many of the worst and of the best sentences to show.
+        output: a file to write the outputs to.
+        json: a file to write the scores to, with all settings and the examples.
         set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data],
             e.g. --set 'data.columns=["en", "de"]'; may be repeated.
     """
     import json as json_format
 
     from transduce.data.files import open_text
-    from transduce.evaluation.metrics import shown, tokenized_looking
-    from transduce.experiment import evaluate_pairs
+    from transduce.evaluating import System, evaluate_system, test_items
     from transduce.model_folder import write_file
 
     changes = [*(set or ())]
     if metrics is not None:
         changes.append(f"evaluation.metrics={metrics.split(',')}")
-    config, translator = loaded([model], changes)
-    files = test[0] if len(test) == 1 else test
-    scores, sources, outputs, references = evaluate_pairs(translator, config, files)
-    decoding = config.decoding.model_dump()
-    say("search: " + ", ".join(f"{key} {value}" for key, value in decoding.items()))
-    if warning := tokenized_looking(outputs, references):
-        say(f"warning: {warning}")
+    if bleu_tokenize is not None:
+        changes.append(f"evaluation.bleu_tokenize='{bleu_tokenize}'")
+    system = System.find([model, *(ensemble or ())], with_changes(changes))
+    other = System.find([baseline], with_changes(changes)) if baseline is not None else None
+    asked = test_items(system.config, test[0] if len(test) == 1 else test, references or ())
+    for one in (system, other):
+        if one is not None and one.translator is not None:
+            decoding = one.config.decoding.model_dump()
+            say(f"{one.name}: " + ", ".join(f"{key} {value}" for key, value in decoding.items()))
+    found = evaluate_system(system, other, asked, say)
     with open_text(None) as out:
-        for line in shown(scores):
+        for line in found.lines():
             out.write(line + "\n")
+    examples = max(0, examples)
+    for name, some in found.examples(examples).items():
+        for example in some:
+            say(f"{name}, item {example['item']}: {example['source']}")
+            say(f"    output     {example['output']}")
+            for reference in example["references"]:
+                say(f"    reference  {reference}")
+    if output is not None:
+        write_file(output, "".join(text + "\n" for text in found.outputs).encode())
     if json is not None:
-        record = {
-            "sentences": len(sources),
-            "settings": {"decoding": decoding, "evaluation": config.evaluation.model_dump()},
-            "metrics": {
-                name: {"score": score.score, "signature": score.signature}
-                for name, score in scores.items()
-            },
-        }
-        write_file(json, (json_format.dumps(record, indent=1) + "\n").encode())
+        text = json_format.dumps(found.record(examples), indent=1, ensure_ascii=False)
+        write_file(json, f"{text}\n".encode())
 
 
 @app.command
@@ -528,13 +550,12 @@ def sources_of(
 INTERRUPTED = 130  # the shell's status for a program that Ctrl-C ended
 
 
-def loaded(models: Sequence[Path], changes: Iterable[str]) -> "tuple[Config, Translator]":
-    """Return the configuration and translator of a model or an ensemble, with settings changed."""
+def with_changes(assignments: Iterable[str]) -> Settings:
+    """Return what to lay over the settings of a model that is used, not trained."""
     from transduce.config import from_assignments
-    from transduce.decoding.translator import opened
 
     as_usual = {"data": {"format": None, "columns": None, "header": None}}  # of training's files
-    return opened(models, merge(as_usual, from_assignments(changes)))
+    return merge(as_usual, from_assignments(assignments))
 
 
 def command_name() -> str:

@@ -14,19 +14,16 @@ from transduce.assembly import (
     begun,
     card,
     corpus_folder,
-    items,
     lock,
-    scored,
     validation_items,
     with_measured_steps,
 )
-from transduce.config import Config, Paths, Settings, Source, departures, overlay
+from transduce.config import Config, Settings, departures, overlay
 from transduce.data.corpus import Corpus, load_tokenizers
-from transduce.data.readers import read_pairs
-from transduce.data.text import normalize
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.translator import Translator
 from transduce.errors import TransduceError
+from transduce.evaluating import scored, test_items
 from transduce.evaluation.metrics import Score
 from transduce.model_folder import (
     CHECKPOINTS,
@@ -157,7 +154,7 @@ def price(
         describe(config, trainer, say)
         for note in advice(config, corpus):
             say(f"note: {note}")
-        sources, _ = validation_items(corpus, config)
+        sources = validation_items(corpus, config).sources
         priced = pricing.price(config, corpus, memory, trainer, tokenizers, sources)
         for sentence in priced.sentences():
             say(sentence)
@@ -174,35 +171,16 @@ def price(
 
 def measured(config: Config, corpus: Corpus) -> fine_tuning.Measure:
     """Return what scores a model on the old test pairs, and on the validation pairs."""
-    sources, references = validation_items(corpus, config)
+    asked = validation_items(corpus, config)
 
     def measure(translator: Translator) -> dict[str, dict[str, Score]]:
         found = {}
         if old_test := config.fine_tuning.old_test:
-            found["old test"], *_ = evaluate_pairs(translator, config, old_test)
-        found["validation"], _ = scored(translator, sources, references, config)
+            found["old test"], _ = scored(translator, test_items(config, old_test), config)
+        found["validation"], _ = scored(translator, asked, config)
         return found
 
     return measure
-
-
-def evaluate_pairs(
-    translator: Translator, config: Config, files: Paths | list[Source]
-) -> tuple[dict[str, Score], list[str], list[str], list[list[str]]]:
-    """Translate the sources of test pairs and score the outputs; no line is left out.
-
-    Returns:
-        Scores by name, the sources, the outputs and the references.
-    """
-    pairs = list(read_pairs(files, config.data))
-    form = config.data.normalization
-    sources, references = items(
-        [pair.src for pair in pairs],
-        [normalize(pair.tgt, form) for pair in pairs],
-        config.evaluation.references,
-    )
-    scores, outputs = scored(translator, sources, references, config)
-    return scores, sources, outputs, references
 
 
 def describe(config: Config, trainer: Trainer, say: Say) -> None:

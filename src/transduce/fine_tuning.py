@@ -269,7 +269,7 @@ def score_after(config: Config, run: Path, measure: Measure, say: Say) -> None:
     stored = _stored(run)
     if not stored:
         return
-    scores = measure(load(run, config.device))
+    scores = measure(load(run, device=config.device))
     signatures = {metric: score.signature for of in scores.values() for metric, score in of.items()}
     _store(run, stored | {"after": _plain(scores), "signatures": signatures})
     for pairs, found in scores.items():

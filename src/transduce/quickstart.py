@@ -14,7 +14,8 @@ from rich.table import Table
 from transduce.config import Settings
 from transduce.data import cmudict
 from transduce.decoding.translator import load
-from transduce.experiment import evaluate_pairs, train
+from transduce.evaluating import scored, test_items
+from transduce.experiment import train
 from transduce.model_folder import CONFIG, load_config
 
 TEST_WORDS, VALID_WORDS = 3_000, 500
@@ -76,11 +77,11 @@ def quickstart(out: Path, minutes: float, say: Callable[[str], None]) -> Result 
     if outcome == "interrupted":
         return None
     say("pronouncing the held-out words, with the same search as in validation")
-    scores, words, outputs, references = evaluate_pairs(
-        load(out), load_config(out), str(folder / "test.tsv")
-    )
-    examples = list(zip(words, references, outputs, strict=True))
-    return Result(scores["wer"].score, scores["per"].score, len(words), out, examples)
+    config = load_config(out)
+    asked = test_items(config, str(folder / "test.tsv"))
+    scores, outputs = scored(load(out), asked, config)
+    examples = list(zip(asked.sources, asked.references, outputs, strict=True))
+    return Result(scores["wer"].score, scores["per"].score, len(outputs), out, examples)
 
 
 def write_pairs(folder: Path, say: Callable[[str], None]) -> None:

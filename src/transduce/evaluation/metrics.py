@@ -4,17 +4,18 @@ Every item has one or several references. Text is scored as it is shown, without
 but the one that the signature names.
 """
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from rapidfuzz.distance import Levenshtein
+from typing import TYPE_CHECKING, Any
 
 from transduce.errors import TransduceError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
+
+SIGNIFICANT = 0.05
+"""A difference that chance would make less often than this is called one."""
 
 References = Sequence[Sequence[str]]
 """For each item its references, at least one."""
@@ -37,6 +38,59 @@ class Score:
     name: str
     score: float
     signature: str
+    mean: float | None = None
+    """Of the scores of many samples drawn from the sentences (bootstrap; Koehn, 2004)."""
+    half_width: float | None = None
+    """Of the interval around `mean` that holds 95 % of them."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """From where to where 95 % of the samples' scores lie."""
+        if self.mean is None or self.half_width is None:
+            return None
+        return self.mean - self.half_width, self.mean + self.half_width
+
+    def __str__(self) -> str:
+        around = ""
+        if self.mean is not None:
+            around = f" (μ = {self.mean:.2f} ± {self.half_width:.2f})"
+        return f"{self.name} {self.score:.2f}{around}  ({self.signature})"
+
+    def record(self) -> dict[str, Any]:
+        """Return the score as a JSON object."""
+        found: dict[str, Any] = {"score": self.score, "signature": self.signature}
+        if self.interval:
+            found |= {"interval": list(self.interval), "mean": self.mean}
+        return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much a score differs from another system's on the same items."""
+
+    name: str
+    score: float
+    baseline: float
+    p_value: float
+    """How often chance alone would make such a difference (paired bootstrap; Koehn, 2004)."""
+
+    @property
+    def difference(self) -> float:
+        """By how much the score is above the baseline's."""
+        return self.score - self.baseline
+
+    def __str__(self) -> str:
+        verdict = "better" if is_better(self.name, self.score, self.baseline) else "worse"
+        if self.p_value > SIGNIFICANT:
+            verdict = "which may be chance"
+        return (
+            f"{self.name} {self.difference:+.2f} against {self.baseline:.2f}, "
+            f"p = {self.p_value:.4f}: {verdict}"
+        )
+
+    def record(self) -> dict[str, float]:
+        """Return the comparison as a JSON object."""
+        return {"score": self.baseline, "difference": self.difference, "p_value": self.p_value}
 
 
 def is_better(metric: str, score: float, than: float | None) -> bool:
@@ -59,6 +113,7 @@ def evaluate(
     references: References,
     metrics: Sequence[str],
     bleu_tokenize: str = "13a",
+    samples: int = 0,
 ) -> dict[str, Score]:
     """Compute scores.
 
@@ -67,11 +122,76 @@ def evaluate(
         references: for each item its references.
         metrics: names, of HIGHER_IS_BETTER.
         bleu_tokenize: sacrebleu's tokenization for BLEU.
+        samples: how many to draw for the interval around each score; 0: there is none.
 
     Raises:
         TransduceError: if there are not as many outputs as items, or nothing at all.
         UsageError: for an unknown tokenization or metric.
     """
+    _check_counts(outputs, references)
+    scores = {}
+    for name in metrics:
+        scorer = _scorer(name, bleu_tokenize)
+        found = scorer.corpus_score(list(outputs), _streams(references), n_bootstrap=samples or 1)
+        around = (found._mean, found._ci) if samples else (None, None)
+        signature = str(scorer.get_signature())
+        scores[name] = Score(name, float(found.score), signature, *map(_number, around))
+    return scores
+
+
+def compare(
+    outputs: Sequence[str],
+    baseline: Sequence[str],
+    references: References,
+    metrics: Sequence[str],
+    bleu_tokenize: str = "13a",
+    samples: int = 1000,
+) -> dict[str, Comparison]:
+    """Compare outputs with those of another system, by sacrebleu's paired bootstrap test.
+
+    Args:
+        outputs: one text per item.
+        baseline: the other system's.
+        references: as for `evaluate`.
+        metrics: likewise.
+        bleu_tokenize: likewise.
+        samples: how many to draw.
+
+    Raises:
+        TransduceError: as `evaluate` does, for either system.
+        UsageError: likewise.
+    """
+    from sacrebleu.significance import PairedTest, Result
+
+    for texts in (outputs, baseline):
+        _check_counts(texts, references)
+    systems: list[tuple[str, Sequence[str]]] = [("baseline", baseline), ("outputs", outputs)]
+    found = {}
+    for name in metrics:
+        metric = {name: _scorer(name, bleu_tokenize)}
+        _, results = PairedTest(systems, metric, _streams(references), "bs", samples)()
+        before, after = next(values for key, values in results.items() if key != "System")
+        assert isinstance(before, Result) and isinstance(after, Result)
+        # Of two equal scores sacrebleu's p-value says the opposite of what it says of all others.
+        p_value = 1.0 if after.score == before.score else float(after.p_value or 0.0)
+        found[name] = Comparison(name, float(after.score), float(before.score), p_value)
+    return found
+
+
+def by_sentence(
+    outputs: Sequence[str], references: References, metric: str, bleu_tokenize: str = "13a"
+) -> list[float]:
+    """Return the score of each item by itself (of BLEU, up to the longest n-grams it has)."""
+    scorer = _scorer(metric, bleu_tokenize)
+    if metric == "bleu":
+        scorer.effective_order = True  # type: ignore[attr-defined]
+    return [
+        float(scorer.sentence_score(output, list(several)).score)
+        for output, several in zip(outputs, references, strict=True)
+    ]
+
+
+def _check_counts(outputs: Sequence[str], references: References) -> None:
     if len(outputs) != len(references):
         raise TransduceError(
             f"{len(outputs)} outputs but {len(references)} items with references: "
@@ -79,12 +199,40 @@ def evaluate(
         )
     if not outputs:
         raise TransduceError("nothing to score: no sentences")
-    return {
-        metric: _sacrebleu(metric, outputs, references, bleu_tokenize)
-        if metric in ("bleu", "chrf", "ter")
-        else _error_rate(metric, outputs, references)
-        for metric in metrics
-    }
+
+
+def _streams(references: References) -> Any:
+    """Return the first references of all items, then the second ones, ..., as sacrebleu wants.
+
+    Where an item has fewer there is None, which its types do not say that it knows.
+    """
+    most = max(map(len, references))
+    return [[item[i] if i < len(item) else None for item in references] for i in range(most)]
+
+
+def _scorer(metric: str, bleu_tokenize: str) -> "Metric":
+    """Return what computes a metric.
+
+    Raises:
+        UsageError: for an unknown tokenization or metric.
+    """
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    from transduce.evaluation.error_rates import ErrorRate
+
+    match metric:
+        case "bleu":
+            return bleu_scorer(bleu_tokenize)
+        case "chrf":
+            return CHRF()
+        case "ter":
+            return TER()
+    return ErrorRate(metric)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def bleu_scorer(tokenize: str) -> "BLEU":
@@ -102,59 +250,13 @@ def bleu_scorer(tokenize: str) -> "BLEU":
             f"{did_you_mean(tokenize, names)} (there are: {', '.join(names)})"
         )
     try:
-        return BLEU(tokenize=tokenize)
+        return BLEU(tokenize=tokenize, force=True)  # what looks tokenized is told by us
     except (ImportError, RuntimeError):
         extra = {"ja-mecab": "japanese", "ko-mecab": "korean"}.get(tokenize)
         how = f"pip install 'transduce[{extra}]'" if extra else "see sacrebleu's documentation"
         raise UsageError(
             f"evaluation.bleu_tokenize = {tokenize!r} needs more than is installed: {how}"
         ) from None
-
-
-def _sacrebleu(
-    metric: str, outputs: Sequence[str], references: References, bleu_tokenize: str
-) -> Score:
-    from sacrebleu.metrics.base import Metric
-    from sacrebleu.metrics.chrf import CHRF
-    from sacrebleu.metrics.ter import TER
-
-    scorer: Metric
-    match metric:
-        case "bleu":
-            scorer = bleu_scorer(bleu_tokenize)
-        case "chrf":
-            scorer = CHRF()
-        case _:
-            scorer = TER()
-    most = max(map(len, references))
-    # sacrebleu wants the first references of all items, then the second ones, ...
-    streams = [[item[i] if i < len(item) else None for item in references] for i in range(most)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = scorer.corpus_score(list(outputs), streams)  # type: ignore[arg-type] # None: fewer
-    return Score(metric, float(result.score), str(scorer.get_signature()))
-
-
-def _error_rate(metric: str, outputs: Sequence[str], references: References) -> Score:
-    items = [
-        (output.split(), [reference.split() for reference in several])
-        for output, several in zip(outputs, references, strict=True)
-    ]
-    several = "several" if any(len(refs) > 1 for _, refs in items) else "1"
-    signature = f"{metric}|refs:{several}|items:{len(items)}|tokens:whitespace"
-    match metric:
-        case "exact" | "wer":
-            right = sum(output in refs for output, refs in items)
-            share = 100.0 * right / len(items)
-            return Score(metric, share if metric == "exact" else 100.0 - share, signature)
-        case "per" | "word_edits":
-            edits = length = 0
-            for output, refs in items:
-                nearest = min(refs, key=lambda ref: (Levenshtein.distance(output, ref), len(ref)))
-                edits += Levenshtein.distance(output, nearest)
-                length += len(nearest)
-            return Score(metric, 100.0 * edits / max(1, length), signature)
-    raise UsageError(f"unknown metric {metric!r} (there are: {', '.join(HIGHER_IS_BETTER)})")
 
 
 def tokenized_looking(outputs: Sequence[str], references: References) -> str | None:
@@ -170,8 +272,3 @@ def tokenized_looking(outputs: Sequence[str], references: References) -> str | N
             "of detokenized text, and cannot be compared with it"
         )
     return None
-
-
-def shown(scores: Mapping[str, Score]) -> list[str]:
-    """Return one line per score, with its signature."""
-    return [f"{score.name} {score.score:.2f}  ({score.signature})" for score in scores.values()]
