@@ -21,7 +21,7 @@ FULL = "the product"
 CANDIDATES = {
     "parts side by side": "bfloat16 without parts side by side",
     "bfloat16 products": "float32",
-    "joined projections": "bfloat16 without joined projections",
+    "separate projections": "bfloat16 without separate projections",
     "explicit attention": "bfloat16 without explicit attention",
     "own gradient of the softmax": "bfloat16 without own gradient of the softmax",
     "loss in chunks": "bfloat16 without loss in chunks",

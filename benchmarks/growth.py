@@ -1,8 +1,9 @@
-"""How cost grows: memory of training with the corpus, time of decoding with the output's length.
+"""How cost grows: memory with the corpus and the file, time of decoding with the output's length.
 
-Memory: made-up corpora of 10,000 to 1,000,000 pairs; a first process prepares, a second one trains,
-and the peak memory of the second is read from the operating system. Decoding: a random model whose
-END is never likely, so that every output runs to its limit.
+Memory of training: made-up corpora of 10,000 to 1,000,000 pairs; a first process prepares, a second
+one trains, and the peak memory of the second is read from the operating system. Memory of
+translation: the command, with --model, on files of as many lines. Decoding: a random model whose
+END is never generated, so that every output runs to its limit.
 """
 
 import argparse
@@ -16,7 +17,9 @@ import tempfile
 import time
 from datetime import date
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from transduce.config import EOS, ModelConfig
@@ -65,26 +68,63 @@ def milliseconds_per_token(length: int) -> float:
     return statistics.median(times[1:])
 
 
+def translation_cost(model: Path, lines: int, folder: Path) -> dict[str, float]:
+    """Return the peak memory, in MiB, and the seconds of translating a file of so many lines."""
+    source, words = folder / f"{lines}.txt", ["two", "dogs", "play", "in", "the", "white", "snow"]
+    with open(source, "w") as file:
+        for i in range(lines):
+            file.write(" ".join(words[: 1 + i % 7]) + "\n")
+    command = [
+        *(sys.executable, "-m", "transduce", "translate", model, "--input", source),
+        *("--output", folder / "out", "--beam-size", "1"),
+    ]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    before = time.perf_counter()
+    process = subprocess.Popen(list(map(str, command)), **quiet)  # type: ignore[call-overload]
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    return {"mib": usage.ru_maxrss / 1024, "seconds": time.perf_counter() - before}
+
+
+def straightness(lengths: dict[int, float]) -> tuple[float, float, float]:
+    """Fit seconds = slope · length + start; return both, and R²."""
+    x = np.array(list(lengths), dtype=float)
+    y = x * np.array(list(lengths.values())) / 1000
+    slope, start = np.polyfit(x, y, 1)
+    left = y - (slope * x + start)
+    return float(slope), float(start), float(1 - left.var() / y.var())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, help="whose translation's memory is measured")
+    parser.add_argument("--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--only", choices=["decoding", "training", "translation"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    lengths = {length: milliseconds_per_token(length) for length in (16, 32, 64, 128, 256, 512)}
-    print("| output tokens | ms a step (16 sentences, beam 4) |\n|---|---|")
-    for length, milliseconds in lengths.items():
-        print(f"| {length} | {milliseconds:.1f} |")
+    record: dict[str, Any] = {"date": date.today().isoformat(), "torch": torch.__version__}
+    if options.only in (None, "decoding"):
+        lengths = {length: milliseconds_per_token(length) for length in (16, 32, 64, 128, 256, 512)}
+        print("| output tokens | ms a step (16 sentences, beam 4) |\n|---|---|")
+        for length, milliseconds in lengths.items():
+            print(f"| {length} | {milliseconds:.1f} |")
+        slope, start, R2 = straightness(lengths)
+        print(f"\nseconds = {1000 * slope:.2f} ms · tokens + {1000 * start:.0f} ms, R² = {R2:.4f}")
+        record |= {"milliseconds_per_step": lengths, "r_squared": R2}
     with tempfile.TemporaryDirectory() as name:
-        memory = {n: training_memory(n, Path(name)) for n in (10_000, 100_000, 1_000_000)}
-    print("\n| pairs | peak memory of training, MiB |\n|---|---|")
-    for pairs, mebibytes in memory.items():
-        print(f"| {pairs:,} | {mebibytes:,.0f} |")
+        if options.only in (None, "training"):
+            memory = {n: training_memory(n, Path(name)) for n in (10_000, 100_000, 1_000_000)}
+            print("\n| pairs | peak memory of training, MiB |\n|---|---|")
+            for pairs, mebibytes in memory.items():
+                print(f"| {pairs:,} | {mebibytes:,.0f} |")
+            record["training_mebibytes"] = memory
+        if options.model and options.only in (None, "translation"):
+            cost = {n: translation_cost(options.model, n, Path(name)) for n in options.lines}
+            print("\n| lines | peak memory of translation, MiB | seconds |\n|---|---|---|")
+            for lines, found in cost.items():
+                print(f"| {lines:,} | {found['mib']:,.0f} | {found['seconds']:,.0f} |")
+            record["translation"] = cost
     if options.json:
-        record = {
-            "date": date.today().isoformat(),
-            "torch": torch.__version__,
-            "milliseconds_per_step": lengths,
-            "training_mebibytes": memory,
-        }
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

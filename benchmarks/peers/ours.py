@@ -62,11 +62,18 @@ def build(job: Job) -> System:
 # What the product does, undone --------------------------------------------------------------------
 
 
-def separate_projections() -> None:
-    def projected(self: Any, x: Tensor, *projections: nn.Linear) -> list[Tensor]:
-        return [self.split(W(x)) for W in projections]
+def joined_projections() -> None:
+    def forward(self: Any, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        from_memory = [self.W_K, self.W_V]
+        if x is memory:
+            W = torch.cat([W.weight for W in (self.W_Q, *from_memory)])
+            Q, K, V = functional.linear(x, W).chunk(3, dim=-1)
+        else:
+            W = torch.cat([W.weight for W in from_memory])
+            Q, (K, V) = self.W_Q(x), functional.linear(memory, W).chunk(2, dim=-1)
+        return self.attend(self.split(Q), self.split(K), self.split(V), mask)
 
-    transformer.MultiHeadAttention.projected = projected  # type: ignore[method-assign]
+    transformer.MultiHeadAttention.forward = forward  # type: ignore[method-assign]
 
 
 def library_dropout() -> None:
@@ -105,7 +112,7 @@ def plain_adam() -> None:
 
 
 WITHOUT: dict[str, Callable[[], None]] = {
-    "joined projections": separate_projections,
+    "separate projections": joined_projections,
     "dropout by bits": library_dropout,
     "own gradient of the softmax": softmax_by_autograd,
     "loss in chunks": whole_logits,

@@ -73,8 +73,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the text's pieces, without BEGIN and END."""
-        ids: list[int] = self.encode_all([normalize(text, self.normalization)])[0].tolist()
-        return ids
+        return self.encode_lines([text])[0]
+
+    def encode_lines(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return for each text what `encode` does; many at once are much quicker."""
+        normalised = [normalize(text, self.normalization) for text in texts]
+        return [ids.tolist() for ids in self.encode_all(normalised)]
 
     def encode_part(self, text: str, spaced: bool) -> list[int]:
         """Return the ids of a part of a text, as behind a space (which they include) or not."""

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from copy import deepcopy
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from transduce.config import PAD
 from transduce.data.batches import collate, padded
@@ -34,10 +36,17 @@ class Engine(Protocol):
 
 
 class TorchEngine:
-    """The model itself, with cached keys and values."""
+    """The model itself, with cached keys and values.
 
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
+    Args:
+        model: stays as it is.
+        precision: the type of the matrix products.
+    """
+
+    def __init__(
+        self, model: Transformer, precision: Literal["float32", "bfloat16"] = "float32"
+    ) -> None:
+        self.model = narrowed(model) if precision == "bfloat16" else model
 
     @property
     def device(self) -> torch.device:
@@ -58,11 +67,11 @@ class TorchEngine:
             state = state.select(origin)
             if not coverage:
                 logits, state = self.model.step(tokens.to(self.device), state)
-                return Next(logits.log_softmax(dim=-1))
+                return Next(log_softmax(logits))
             with last_attention(self.model) as weights:
                 logits, state = self.model.step(tokens.to(self.device), state)
             attended = attended.flatten(0, 1)[origin] + weights[0].mean(dim=1)
-            return Next(logits.log_softmax(dim=-1), covered(attended, state.src_mask[:, 0]))
+            return Next(log_softmax(logits), covered(attended, state.src_mask[:, 0]))
 
         return step
 
@@ -70,9 +79,41 @@ class TorchEngine:
     def score(self, pairs: Pairs) -> list[list[float]]:
         """See `Engine.score`."""
         batch = collate(pairs).to(self.device)
-        log_probs = self.model(batch.src, batch.tgt_in).log_softmax(dim=-1)
+        log_probs = log_softmax(self.model(batch.src, batch.tgt_in))
         chosen = log_probs.gather(2, batch.tgt_out[:, :, None])[:, :, 0]
         return [row[mask].tolist() for row, mask in zip(chosen, batch.tgt_out != PAD, strict=True)]
+
+
+class Narrow(nn.Module):
+    """A linear layer in bfloat16: half the bytes, and twice the speed where there are instructions.
+
+    The residual stream, norms and softmaxes around it stay as wide as they are.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(layer.weight.detach().bfloat16(), requires_grad=False)
+        bias = layer.bias
+        self.bias = None if bias is None else nn.Parameter(bias.detach().bfloat16(), False)
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """X W + b."""
+        return functional.linear(x.bfloat16(), self.weight, self.bias)
+
+
+def narrowed(model: Transformer) -> Transformer:
+    """Return a copy of a model whose linear layers are `Narrow`."""
+    copy = deepcopy(model)
+    for module in list(copy.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, Narrow(child))
+    return copy
+
+
+def log_softmax(logits: Float[Tensor, "B q vocab"]) -> Float[Tensor, "B q vocab"]:
+    """Return log-probabilities, float32 or wider."""
+    return logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))
 
 
 class Ensemble:

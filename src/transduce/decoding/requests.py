@@ -142,7 +142,7 @@ class Rules:
                 raise UsageError(f"{where}: {text!r} is asked for, but {unwanted!r} is forbidden")
         if request.require and self.decoding.method == "sample":
             raise UsageError(f"{where}: nothing can be required of what is drawn at random")
-        prefix = tuple(self.target.encode(request.prefix.rstrip()))
+        prefix = tuple(self.target.encode(request.prefix.rstrip())) if request.prefix else ()
         phrases = [(text, self.phrase(text)) for text in request.require if text.strip()]
         for text, ids in (request.prefix, prefix), *((text, p.tokens) for text, p in phrases):
             if UNK in ids:

@@ -77,12 +77,12 @@ class Translator:
         requests = [line if isinstance(line, Request) else Request(line) for line in lines]
         rules = Rules(self.target, self.decoding)
         results: dict[int, Translation] = {}
-        sources: dict[int, list[int]] = {}
         for i, request in enumerate(requests):
             if is_blank(request.source):
                 results[i] = Translation(request.source, (EMPTY,), ("empty",))
-            else:
-                sources[i] = self.source.encode(request.source)
+        full = [i for i in range(len(requests)) if i not in results]
+        encoded = self.source.encode_lines([requests[i].source for i in full])
+        sources = dict(zip(full, encoded, strict=True))
         tell(len(results))
         whole = {i: len(ids) <= self.max_source for i, ids in sources.items()}
         sources = {i: ids[: self.max_source] for i, ids in sources.items()}
@@ -130,8 +130,10 @@ class Translator:
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
         """Return the log-probability of each target given its source, token by token."""
         ids = []
-        for i, (src, tgt) in enumerate(pairs, start=1):
-            ids.append((self.source.encode(src)[: self.max_source], self.target.encode(tgt)))
+        sources = self.source.encode_lines([src for src, _ in pairs])
+        targets = self.target.encode_lines([tgt for _, tgt in pairs])
+        for i, (src, tgt) in enumerate(zip(sources, targets, strict=True), start=1):
+            ids.append((src[: self.max_source], tgt))
             if self.max_positions is not None and len(ids[-1][1]) >= self.max_positions:
                 raise TransduceError(
                     f"pair {i}: the target has {len(ids[-1][1])} pieces, but the model has learned "
@@ -276,4 +278,4 @@ def translator_of(
     """Return the translator of a model in memory."""
     learned = model.config.positions == "learned"
     limit = model.config.max_positions if learned else None
-    return Translator(TorchEngine(model), tokenizers, decoding, limit)
+    return Translator(TorchEngine(model, decoding.precision), tokenizers, decoding, limit)

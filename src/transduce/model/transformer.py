@@ -125,22 +125,8 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "#B #h #q k"] | None,
     ) -> Float[Tensor, "B q d_model"]:
         """Queries come from `x`, keys and values from `memory` (in self-attention the same)."""
-        if x is memory:
-            Q, K, V = self.projected(x, self.W_Q, self.W_K, self.W_V)
-        else:
-            (Q,) = self.projected(x, self.W_Q)
-            K, V = self.projected(memory, self.W_K, self.W_V)
-        return self.attend(Q, K, V, mask)
-
-    def projected(
-        self, x: Float[Tensor, "B k d_model"], *projections: nn.Linear
-    ) -> list[Float[Tensor, "B h k _"]]:
-        """Return x W for each of the projections, divided into heads: one product for all."""
-        if len(projections) == 1:
-            return [self.split(projections[0](x))]
-        joined = functional.linear(x, torch.cat([W.weight for W in projections]))
-        parts = joined.split([W.out_features for W in projections], dim=-1)
-        return [self.split(part) for part in parts]
+        Q, K, V = self.W_Q(x), self.W_K(memory), self.W_V(memory)
+        return self.attend(self.split(Q), self.split(K), self.split(V), mask)
 
     def attend(
         self,
@@ -183,12 +169,14 @@ def fused_attention(
 def fused_pays(Q: Float[Tensor, "B h q d_k"], P_drop: float = 0.0) -> bool:
     """Say whether the fused kernel is the faster one here (measured: docs/results.md).
 
-    On GPUs and in float32 it always is. In bfloat16 on CPUs its backward pass is so slow that
-    explicit products win up to some 500 positions; with dropout it knows only the slow path there.
+    On GPUs, in float32 and without gradients it is. In bfloat16 on CPUs its backward pass is
+    so slow that explicit products win up to some 500 positions; with dropout it knows only the slow
+    path there.
     """
     if Q.device.type == "cpu" and P_drop > 0.0:
         return False
-    return Q.is_cuda or Q.dtype == torch.float32 or Q.size(2) >= 512
+    forward_only = Q.dtype == torch.bfloat16 and not torch.is_grad_enabled()
+    return Q.is_cuda or Q.dtype == torch.float32 or forward_only or Q.size(2) >= 512
 
 
 # Position-wise feed-forward networks (§3.3) -----------------------------------------------------
@@ -464,16 +452,17 @@ class DecoderLayer(Layer):
         def self_attention(x: Tensor) -> Tensor:
             rows = x.flatten(0, 1)[:, None]  # B beam d_model -> rows 1 d_model
             mixer = self.self_attention
-            Q, K, V = mixer.projected(rows, mixer.W_Q, mixer.W_K, mixer.W_V)
-            layer.K[:, :, pos : pos + 1], layer.V[:, :, pos : pos + 1] = K, V
-            past = slice(0, pos + 1)
+            layer.K[:, :, pos : pos + 1] = mixer.split(mixer.W_K(rows))
+            layer.V[:, :, pos : pos + 1] = mixer.split(mixer.W_V(rows))
+            past, Q = slice(0, pos + 1), mixer.split(mixer.W_Q(rows))
             attended = mixer.attend(Q, layer.K[:, :, past], layer.V[:, :, past], None)
             return attended.view(x.shape)
 
         def cross_attention(x: Tensor) -> Tensor:
             # The hypotheses of a sentence are so many queries to the same keys and values.
-            (Q,) = self.cross_attention.projected(x, self.cross_attention.W_Q)
-            return self.cross_attention.attend(Q, layer.memory_K, layer.memory_V, src_mask)
+            mixer = self.cross_attention
+            Q = mixer.split(mixer.W_Q(x))
+            return mixer.attend(Q, layer.memory_K, layer.memory_V, src_mask)
 
         x = self.add_and_norm(x, self_attention, self.self_attention_norm)
         x = self.add_and_norm(x, cross_attention, self.cross_attention_norm)
@@ -678,7 +667,7 @@ class Transformer(nn.Module):
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
             mixer = layer.cross_attention
-            memory_K, memory_V = mixer.projected(memory, mixer.W_K, mixer.W_V)
+            memory_K, memory_V = mixer.split(mixer.W_K(memory)), mixer.split(mixer.W_V(memory))
             K, V = memory_K[:, :, :0], memory_V[:, :, :0]  # nothing seen yet
             layers.append(LayerState(K, V, memory_K.contiguous(), memory_V.contiguous()))
         return DecoderState(tuple(layers), src_mask, beam=1, length=0)

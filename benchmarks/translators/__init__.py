@@ -1,0 +1,1 @@
+"""Systems that translate with one and the same trained model."""
