@@ -88,6 +88,23 @@ def test_an_ensemble_of_the_same_is_the_same(build: BuildModel) -> None:
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-9)
 
 
+def test_narrow_products_are_nearly_the_same(build: BuildModel) -> None:
+    """The wide model stays as it is; log-probabilities are float32 and near its own."""
+    model = build().float()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    narrow = TorchEngine(model, "bfloat16")
+    tokens, origin = torch.full((3, 1), BOS), torch.arange(3)[:, None]
+    wide, close = (e.start(SOURCES)(tokens, origin).log_probs for e in (TorchEngine(model), narrow))
+    assert close.dtype == torch.float32
+    assert 0 < (wide - close).abs().max() < 0.05
+    pairs = [(source, [9, 8]) for source in SOURCES]
+    for ours, theirs in zip(narrow.score(pairs), TorchEngine(model).score(pairs), strict=True):
+        assert ours == pytest.approx(theirs, abs=0.05)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    linear = [m for m in narrow.model.modules() if isinstance(m, torch.nn.Linear)]
+    assert not linear
+
+
 def test_settings_reach_the_search() -> None:
     """Each knob of [decoding] that shapes a search changes what comes out, or is obeyed."""
     from tests.test_requests import translator_with
