@@ -8,11 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import letters_recipe
 from transduce.config import EOS, DecodingConfig, ModelConfig
 from transduce.data.tokenizer import train_tokenizer
-from transduce.decoding.translator import Translator, translator_of
+from transduce.decoding import translator as module
+from transduce.decoding.translator import Translator, by_length, translator_of
 from transduce.errors import TransduceError, UsageError
+from transduce.experiment import train
 from transduce.model import Transformer
+from transduce.model_folder import load_model
 
 CHARS = train_tokenizer(["abcde ab"] * 3, "char", 30, normalization="NFC", byte_fallback=False)
 Build = Callable[..., Translator]
@@ -39,16 +43,31 @@ def build() -> Build:
 SOURCES = ["a", "ab cd", "abc de abc", "e" * 17, "d a" * 10, "abcde abcde", "c"]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    """Train a model for a moment, and return its translator in float64."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(letters_recipe(folder, steps=60, every=60), folder / "run")
+    _, model, tokenizers = load_model(folder / "run")
+    return translator_of(model.double(), tokenizers, DecodingConfig(max_extra=5))
+
+
+LETTERS = ["a", "ab", "abc", "b" * 17, "ca" * 15, "bcabca", "c"]
+
+
 @pytest.mark.parametrize("beam", [1, 4, 8])
-def test_company_changes_nothing(build: Build, beam: int) -> None:
+@pytest.mark.parametrize("which", ["random", "trained"])
+def test_company_changes_nothing(
+    build: Build, trained: Translator, which: str, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A28: seven sources of 1 to 30 pieces, any batch size, any order: the same answers."""
-    translator = build()
-    alone = [translator.translate([line], min(3, beam), beam)[0] for line in SOURCES]
-    for tokens in (1, 40, 70, 10_000):
-        translator.decoding = DecodingConfig(max_extra=5, batch_tokens=tokens)
+    translator, sources = (build(), SOURCES) if which == "random" else (trained, LETTERS)
+    alone = [translator.translate([line], min(3, beam), beam)[0] for line in sources]
+    for size in (1, 2, 3, 7, 64):
+        monkeypatch.setattr(module, "by_length", lambda ids, tokens, size=size: batched(ids, size))
         for order in (range(7), reversed(range(7)), (3, 0, 6, 1, 5, 2, 4)):
             places = list(order)
-            together = translator.translate([SOURCES[i] for i in places], min(3, beam), beam)
+            together = translator.translate([sources[i] for i in places], min(3, beam), beam)
             for place, translation in zip(places, together, strict=True):
                 for ours, theirs in itertools.zip_longest(
                     translation.hypotheses, alone[place].hypotheses
@@ -58,6 +77,12 @@ def test_company_changes_nothing(build: Build, beam: int) -> None:
                     assert ours.log_probabilities == pytest.approx(
                         theirs.log_probabilities, abs=1e-9
                     )
+
+
+def batched(ids: dict[int, list[int]], size: int) -> list[list[int]]:
+    """Divide keys into batches of a size, as they come: long beside short."""
+    keys = list(ids)
+    return [keys[i : i + size] for i in range(0, len(keys), size)]
 
 
 def test_company_in_float32(build: Build) -> None:
@@ -209,12 +234,41 @@ def test_impossible_requests(build: Build) -> None:
 
 
 def test_streaming_keeps_the_order(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transduce.decoding import translator as module
-
     monkeypatch.setattr(module, "CHUNK", 3)
     translator = build()
     streamed = list(translator.translate_stream(iter(SOURCES)))
     assert [t.text for t in streamed] == [t.text for t in translator.translate(SOURCES)]
+
+
+def test_batches_side_by_side_change_nothing(build: Build) -> None:
+    """Two threads, each with a batch; coverage is recorded from the own batch alone."""
+    translator = build()
+    pairs = [(line, "abc") for line in SOURCES]
+    for beta in (0.0, 0.5):
+        translator.decoding = DecodingConfig(max_extra=5, batch_tokens=30, beta=beta)
+        alone, scored = translator.translate(SOURCES * 4), translator.score(pairs)
+        told: list[int] = []
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            assert translator.translate(SOURCES * 4, tell=told.append) == alone
+            assert translator.score(pairs) == scored
+        finally:
+            torch.set_num_threads(threads)
+        assert sum(told) == len(SOURCES) * 4
+
+
+@given(
+    st.dictionaries(st.integers(), st.lists(st.just(7), max_size=40), max_size=30),
+    st.integers(1, 200),
+)
+def test_batches_are_of_like_length(ids: dict[int, list[int]], tokens: int) -> None:
+    batches = list(by_length(ids, tokens))
+    assert sorted(key for batch in batches for key in batch) == sorted(ids)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * (max(len(ids[key]) for key in batch) + 1) <= tokens
+    lengths = [len(ids[key]) for batch in batches for key in batch]
+    assert lengths == sorted(lengths, reverse=True)
 
 
 def test_end_is_the_last_token_of_a_target() -> None:

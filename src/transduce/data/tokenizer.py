@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class Tokenizer:
             other._pieces, other._spelled, other.normalization
         )  # fmt: skip
 
-    @property
+    @cached_property
     def spellings(self) -> list[bytes]:
         """What each id adds to a text, in UTF-8."""
         return [

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from threading import get_ident
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -155,9 +156,11 @@ def last_attention(model: Transformer) -> Iterator[list[Float[Tensor, "B h q S"]
     layer = model.decoder.layers[-1]
     assert isinstance(layer, DecoderLayer)
     seen: list[Tensor] = []
+    thread = get_ident()
 
     def record(module: nn.Module, arguments: object, weights: Tensor) -> None:
-        seen.append(weights)
+        if get_ident() == thread:  # another batch may be under way beside this one
+            seen.append(weights)
 
     hook = layer.cross_attention.weights.register_forward_hook(record)
     try:

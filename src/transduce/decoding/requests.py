@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 
 import regex
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -112,12 +113,14 @@ class Rules:
         self.target = target
         self.decoding = decoding
         self.placeholders = [re.compile(pattern) for pattern in decoding.placeholders]
-        self._spellings = target.spellings
         self._banned: dict[tuple[str, ...], Banned] = {}
-        # Byte pieces above ASCII are parts of letters, mostly.
-        self._inside = frozenset(
+
+    @cached_property
+    def inside(self) -> frozenset[int]:
+        """Pieces that go on with a word; bytes above ASCII are parts of letters, mostly."""
+        return frozenset(
             id_
-            for id_, added in enumerate(self._spellings)
+            for id_, added in enumerate(self.target.spellings)
             if added[:1] >= b"\x80" or added[:1].isalnum() or added[:1] == b"_"
         )
 
@@ -162,7 +165,7 @@ class Rules:
         return Constraints(
             prefix,
             tuple(required),
-            self._inside if required else frozenset(),
+            self.inside if required else frozenset(),
             self.banned(forbidden),
             self.decoding.no_repeat,
             min(self.decoding.min_length, limit),
@@ -191,7 +194,7 @@ class Rules:
         if not texts:
             return nothing_banned
         if texts not in self._banned:
-            self._banned[texts] = Banned([text.encode() for text in texts], self._spellings)
+            self._banned[texts] = Banned([text.encode() for text in texts], self.target.spellings)
         return self._banned[texts]
 
     def met(self, request: Request, output: str) -> bool:

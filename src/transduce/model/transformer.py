@@ -539,7 +539,8 @@ class DecoderState:
         fewer_sentences = len(sentences) < len(self.src_mask)
         if len(rows) == len(self.layers[0].K):
             changed = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-            for buffer in (buffer for layer in self.layers for buffer in (layer.K, layer.V)):
+            buffers = [buffer for layer in self.layers for buffer in (layer.K, layer.V)]
+            for buffer in buffers if len(changed) else ():
                 filled = buffer[:, :, : self.length]
                 filled[changed] = filled[rows[changed]]
             layers = self.layers
