@@ -6,10 +6,11 @@ Work: the 1,000 sentences of Multi30k's test 2016, en-de, with a model of size S
     transduce train benchmarks/translation.toml --out RUN
 
 Each system is a process of its own, in the interpreter given with --peer, with the weights of that
-model; only the reference port, which has another model, is given random ones and ends its outputs
-where ours end. All translate batches of sentences of like length, of the size that was the fastest
-for each in a first round, and then take turns; the first 100 sentences are also translated one by
-one. Ours reads and writes text; the others get and give pieces.
+model. OpenNMT-py, eole (pre-norm) and the reference port (norms of its own) cannot take them: they
+have random ones of the same sizes, and their outputs end where ours end (all those of a batch at
+their mean length). All translate batches of sentences of like length, of the size that was the
+fastest for each in a first round, and then take turns; the first 100 sentences are also translated
+one by one. Ours reads and writes text; the others get and give pieces.
 """
 
 import argparse
@@ -67,6 +68,8 @@ SYSTEMS = [
     System("Hugging Face generate, float32", "marian", "float32"),
     System("Hugging Face generate, bfloat16", "marian", "bfloat16"),
     System("JoeyNMT, float32", "joeynmt", "float32", "joeynmt"),
+    System("OpenNMT-py, float32", "opennmt", "float32", "opennmt"),
+    System("eole, float32", "eole", "float32", "eole"),
     System("the reference port, float32", "reference", "float32", "ours", 100, batched=False),
 ]
 
@@ -165,7 +168,7 @@ def compare(options: Any, folder: Path) -> list[System]:
             said = workers[system.title].ask(f"alone {options.alone} {beam}")
             system.milliseconds[beam] = said["milliseconds"]
             texts = [translator.target.decode(ids) for ids in system.outputs[beam]]
-            same_model = len(texts) == len(lines)
+            same_model = system.worker in ("ours", "marian", "joeynmt")
             scores = evaluate(texts, references, ["bleu"]) if same_model else {}
             system.bleu[beam] = scores["bleu"].score if scores else None
     for worker in workers.values():

@@ -379,9 +379,16 @@ def translate(
         return " ||| ".join(h.text for h in translation.hypotheses)
 
     depends_on = dependence(models, config.decoding, for_all, n_best, format)
+    every = (request.also(for_all) for request in requests)
     with destination(output, depends_on) as out:
-        every = (request.also(for_all) for request in requests)
-        translate_file(translator, every, show, out, n_best, count_lines(input))
+        if out.lines:
+            say(f"going on after line {out.lines:,}")
+        try:
+            translate_file(translator, every, show, out, n_best, count_lines(input))
+        except KeyboardInterrupt:
+            if output is not None:
+                say("what is done is kept: the same command goes on from there")
+            raise
 
 
 @app.command
