@@ -32,10 +32,9 @@ import torch
 
 import transduce
 from transduce.data.files import read_lines
-from transduce.decoding.engines import TorchEngine
 from transduce.decoding.translator import Translator
 from transduce.evaluation.metrics import evaluate
-from transduce.model_folder import find_model, weights
+from transduce.model_folder import find_model, load_model, weights
 
 HERE = Path(__file__).resolve().parent
 BEAMS = (1, 4)
@@ -51,7 +50,7 @@ class System:
     variant: str
     interpreter: str = "ours"
     sentences: int = 1000
-    batched: bool = True
+    sizes: tuple[int, ...] = SIZES
     size: dict[int, int] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
     milliseconds: dict[int, list[float]] = field(default_factory=dict)
@@ -67,10 +66,10 @@ SYSTEMS = [
     System("ours, float32", "ours", "float32"),
     System("Hugging Face generate, float32", "marian", "float32"),
     System("Hugging Face generate, bfloat16", "marian", "bfloat16"),
-    System("JoeyNMT, float32", "joeynmt", "float32", "joeynmt"),
+    System("JoeyNMT, float32", "joeynmt", "float32", "joeynmt", 200, (64,)),
     System("OpenNMT-py, float32", "opennmt", "float32", "opennmt"),
     System("eole, float32", "eole", "float32", "eole"),
-    System("the reference port, float32", "reference", "float32", "ours", 100, batched=False),
+    System("the reference port, float32", "reference", "float32", "ours", 100, (16,)),
 ]
 
 
@@ -105,8 +104,7 @@ class Worker:
 
 def write_job(translator: Translator, folder: Path, lines: list[str], options: Any) -> Path:
     """Write what the workers need."""
-    assert isinstance(translator.engine, TorchEngine)
-    model = translator.engine.model
+    _, model, _ = load_model(options.model)
     arrays = {name: tensor.numpy() for name, tensor in weights(model).items()}
     np.savez(folder / "weights.npz", **arrays)  # type: ignore[arg-type] # its stub is confused
     outputs = translator.translate(lines, beam_size=1)
@@ -169,7 +167,8 @@ def compare(options: Any, folder: Path) -> list[System]:
             system.milliseconds[beam] = said["milliseconds"]
             texts = [translator.target.decode(ids) for ids in system.outputs[beam]]
             same_model = system.worker in ("ours", "marian", "joeynmt")
-            scores = evaluate(texts, references, ["bleu"]) if same_model else {}
+            right = references[: len(texts)]
+            scores = evaluate(texts, right, ["bleu"]) if same_model else {}
             system.bleu[beam] = scores["bleu"].score if scores else None
     for worker in workers.values():
         worker.close()
@@ -179,10 +178,12 @@ def compare(options: Any, folder: Path) -> list[System]:
 def tune(system: System, worker: Worker) -> None:
     """Find the batch size that is the fastest for each beam, on the first 400 sentences."""
     for beam in BEAMS:
-        sizes = SIZES if system.batched else SIZES[:1]
         count = min(400, system.sentences)
-        worker.ask(f"batches {sizes[0]} {beam} {min(64, count)}")  # warm-up
-        times = {s: worker.ask(f"batches {s} {beam} {count}")["seconds"] for s in sizes}
+        worker.ask(f"batches {system.sizes[0]} {beam} {min(64, count)}")  # warm-up
+        if len(system.sizes) == 1:
+            system.size[beam] = system.sizes[0]
+            continue
+        times = {s: worker.ask(f"batches {s} {beam} {count}")["seconds"] for s in system.sizes}
         system.size[beam] = min(times, key=lambda s: times[s])
 
 

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import BuildModel
 from transduce.config import BOS, EOS, DecodingConfig
 from transduce.data.batches import padded
-from transduce.decoding.engines import Ensemble, TorchEngine
+from transduce.decoding.engines import Ensemble, Product, TorchEngine
 from transduce.decoding.search import Penalty, beam_search
 from transduce.decoding.translator import translator_of
 from transduce.model import DecoderLayer, Transformer
@@ -101,8 +101,9 @@ def test_narrow_products_are_nearly_the_same(build: BuildModel) -> None:
     for ours, theirs in zip(narrow.score(pairs), TorchEngine(model).score(pairs), strict=True):
         assert ours == pytest.approx(theirs, abs=0.05)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    linear = [m for m in narrow.model.modules() if isinstance(m, torch.nn.Linear)]
-    assert not linear
+    products = [m for m in narrow.model.modules() if isinstance(m, Product)]
+    assert len(products) == 1 + 2 * 6 + 2 * 10
+    assert all(m.weight.dtype == torch.bfloat16 for m in products)
 
 
 def test_settings_reach_the_search() -> None:

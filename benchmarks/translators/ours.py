@@ -1,17 +1,14 @@
 """Our torch engine, from lines of text to lines of text, as `transduce translate` uses it."""
 
-import transduce
-from transduce.config import DecodingConfig
-from transduce.decoding.engines import TorchEngine
+from pathlib import Path
+
+from transduce.decoding.translator import opened
 from translators.protocol import Ids, Job, Translate, serve
 
 
 def build(variant: str, job: Job) -> Translate:
-    translator = transduce.load(job.model, device="cpu")
-    settings = translator.decoding.model_dump() | {"precision": variant, "batch_tokens": 10**9}
-    translator.decoding = DecodingConfig.model_validate(settings)
-    assert isinstance(translator.engine, TorchEngine)
-    translator.engine = TorchEngine(translator.engine.model, variant)  # type: ignore[arg-type]
+    settings = {"device": "cpu", "decoding": {"precision": variant, "batch_tokens": 10**9}}
+    _, translator = opened([Path(job.model)], settings)
 
     def translate(numbers: list[int], beam: int) -> list[Ids]:
         found = translator.translate([job.lines[i] for i in numbers], beam_size=beam)

@@ -398,7 +398,7 @@ class DecodingConfig(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the matrix products: bfloat16 is up to twice as fast where the processor has
     instructions for it, and changes an output now and then."""
-    batch_tokens: int = Field(default=2048, ge=1)
+    batch_tokens: int = Field(default=1024, ge=1)
     """Source tokens translated together, at most; never changes an answer."""
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -31,6 +31,18 @@ T = TypeVar("T")
 MOST_SIDE_BY_SIDE = 4
 """Threads of Python that search at a time: they take turns between the operations."""
 CHUNK = 2_000  # lines of a stream that are read, sorted by length and translated together
+
+
+class _Task(NamedTuple):
+    """A line on its way through the search."""
+
+    number: int
+    """From 0, in the whole file."""
+    source: list[int]
+    cut: bool
+    limit: int
+    """How many tokens the output may have, END included (P14)."""
+    rules: Constraints
 
 
 class Translator:
@@ -85,33 +97,24 @@ class Translator:
         for i, request in enumerate(requests):
             if is_blank(request.source):
                 results[i] = Translation(request.source, (EMPTY,), ("empty",))
+        tell(len(results))
         full = [i for i in range(len(requests)) if i not in results]
         encoded = self.source.encode_lines([requests[i].source for i in full])
-        sources = dict(zip(full, encoded, strict=True))
-        tell(len(results))
-        whole = {i: len(ids) <= self.max_source for i, ids in sources.items()}
-        sources = {i: ids[: self.max_source] for i, ids in sources.items()}
-        limits = {i: self._limit(ids) for i, ids in sources.items()}
-        constraints = {
-            i: rules.of(requests[i], limits[i], f"line {first + i + 1}") for i in sources
+        tasks = {
+            i: self._task(ids, requests[i], rules, first + i)
+            for i, ids in zip(full, encoded, strict=True)
         }
+        sources = {i: task.source for i, task in tasks.items()}
         batches = list(by_length(sources, self.decoding.batch_tokens))
 
         def search(batch: list[int]) -> list[list[Hypothesis]]:
-            return self._search(
-                [sources[i] for i in batch],
-                [limits[i] for i in batch],
-                [constraints[i] for i in batch],
-                [first + i for i in batch],
-                beam,
-                n_best,
-            )
+            return self._search([tasks[i] for i in batch], beam, n_best)
 
         for batch, outputs in zip(batches, side_by_side(search, batches), strict=True):
             for i, found in zip(batch, outputs, strict=True):
                 best = tuple(self._output(hypothesis) for hypothesis in found)
                 problems = {
-                    "cut": not whole[i],
+                    "cut": tasks[i].cut,
                     "unfinished": not best[0].finished,
                     "fewer": len(best) < n_best,
                     "unmet": not rules.met(requests[i], best[0].text),
@@ -183,25 +186,24 @@ class Translator:
             )
         return beam
 
-    def _limit(self, source: Sequence[int]) -> int:
-        """Return how many tokens the output may have, END included."""
+    def _task(self, ids: list[int], request: Request, rules: Rules, number: int) -> "_Task":
+        source = ids[: self.max_source]
         limit = len(source) + 1 + self.decoding.max_extra
-        return limit if self.max_positions is None else min(limit, self.max_positions)
+        if self.max_positions is not None:
+            limit = min(limit, self.max_positions)
+        constraints = rules.of(request, limit, f"line {number + 1}")
+        return _Task(number, source, len(ids) > len(source), limit, constraints)
 
     def _search(
-        self,
-        sources: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        constraints: Sequence[Constraints],
-        numbers: Sequence[int],
-        beam_size: int,
-        n_best: int,
+        self, tasks: Sequence["_Task"], beam_size: int, n_best: int
     ) -> list[list[Hypothesis]]:
         asked = self.decoding
         penalty = Penalty(asked.penalty, asked.alpha, asked.beta)
-        step = self.engine.start(sources, coverage=asked.beta > 0)
+        step = self.engine.start([task.source for task in tasks], coverage=asked.beta > 0)
+        limits, constraints = [task.limit for task in tasks], [task.rules for task in tasks]
         if asked.method == "sample":
             sampling = Sampling(asked.temperature, asked.top_k, asked.top_p, asked.seed)
+            numbers = [task.number for task in tasks]
             return sample(
                 step, limits, numbers, n_best, sampling, penalty, self._text, NEVER, constraints
             )

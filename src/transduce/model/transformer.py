@@ -532,32 +532,24 @@ class DecoderState:
         """Return the state whose hypothesis [b, i] continues the present one in row origin[b, i].
 
         The rows of a sentence b must come from one present sentence; sentences may be left out.
-        The present state is used up: where as many rows stay, those that change are overwritten.
         """
-        rows = origin.flatten()
-        sentences = origin[:, 0] // self.beam
-        fewer_sentences = len(sentences) < len(self.src_mask)
-        if len(rows) == len(self.layers[0].K):
-            changed = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-            buffers = [buffer for layer in self.layers for buffer in (layer.K, layer.V)]
-            for buffer in buffers if len(changed) else ():
-                filled = buffer[:, :, : self.length]
-                filled[changed] = filled[rows[changed]]
-            layers = self.layers
-        else:
+        rows, sentences = origin.flatten(), origin[:, 0] // self.beam
+        layers, src_mask = self.layers, self.src_mask
+        if len(rows) < len(layers[0].K) or (rows != torch.arange(len(rows)).to(rows)).any():
             layers = tuple(
-                replace(layer, K=layer.K[rows], V=layer.V[rows]) for layer in self.layers
+                replace(layer, K=layer.K.index_select(0, rows), V=layer.V.index_select(0, rows))
+                for layer in layers
             )
-        if fewer_sentences:
+        if len(sentences) < len(src_mask):
             layers = tuple(
                 replace(
                     layer,
-                    memory_K=layer.memory_K[sentences],
-                    memory_V=layer.memory_V[sentences],
+                    memory_K=layer.memory_K.index_select(0, sentences),
+                    memory_V=layer.memory_V.index_select(0, sentences),
                 )
                 for layer in layers
             )
-        src_mask = self.src_mask[sentences] if fewer_sentences else self.src_mask
+            src_mask = src_mask.index_select(0, sentences)
         return DecoderState(layers, src_mask, beam=origin.size(1), length=self.length)
 
     def with_room(self) -> "DecoderState":
