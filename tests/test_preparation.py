@@ -1071,7 +1071,7 @@ def test_counting_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None
         counting.advance(300)
         counting.advance(600)
     said = capsys.readouterr().err.split("\n")
-    assert re.match(r"counting sheep: 300 of 1,000 sheep, [\d,]+/s$", said[0])
+    assert re.match(r"counting sheep: 300 of 1,000 sheep, [\d,]+/s, 0:00:00 left$", said[0])
     assert re.match(r"counting sheep: 900 of 1,000 sheep", said[1])
     with Counting("counting sheep", "sheep") as counting:
         counting.advance(1)

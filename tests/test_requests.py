@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transduce.config import UNK, DecodingConfig, ModelConfig
@@ -58,6 +58,7 @@ def test_what_is_asked_for_comes(kind: str, beam: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
+@example("byte", 0, [" "], "beam")
 @given(
     st.sampled_from(list(TOKENIZERS)),
     st.integers(0, 10**6),
@@ -87,6 +88,18 @@ def test_what_is_banned_is_what_would_complete_it() -> None:
     assert set(banned([4])) == {6, 8, 9}
     assert set(banned([4, 5])) == {7, 8, 9}
     assert set(banned([5, 5])) == {8, 9}
+
+
+def test_bytes_that_vanish_hide_nothing() -> None:
+    """What is broken is not shown, so that its neighbours stand side by side; é is two bytes."""
+    spelled = [b"", b"", b"", b"", b"a", b"b", b"\xc3", b"\xa9", b"\n"]
+    banned = Banned([b"ab", "é".encode()], spelled)
+    assert set(banned([4, 6])) == {5, 7}
+    assert set(banned([4, 7, 7])) == {5}
+    assert set(banned([6])) == {7}
+    rules = Rules(TOKENIZERS["byte"], DecodingConfig())
+    line_feed = TOKENIZERS["byte"].encode_part("a", spaced=False)[0] - ord("a") + ord("\n")
+    assert line_feed in set(rules.banned((" ",))([]))
 
 
 def test_placeholders_are_copied() -> None:

@@ -78,7 +78,6 @@ class Banned:
 
     def __init__(self, texts: Sequence[bytes], spellings: Sequence[bytes]) -> None:
         self.spellings = spellings
-        self.longest = max(map(len, texts))
         self.always = {
             id_ for id_, added in enumerate(spellings) if any(text in added for text in texts)
         }
@@ -92,12 +91,10 @@ class Banned:
 
     def __call__(self, tokens: Sequence[int]) -> Iterable[int]:
         """Return the pieces that must not follow `tokens`."""
-        end = b""
-        for token in reversed(tokens):
-            if len(end) >= self.longest:
-                break
-            end = self.spellings[token] + end
-        found = [ids for begin, ids in self.after.items() if end.endswith(begin)]
+        written = b"".join(self.spellings[token] for token in tokens)
+        shown = written.decode(errors="ignore").encode()  # broken bytes leave no trace
+        found = [ids for begin, ids in self.after.items()
+                 if written.endswith(begin) or shown.endswith(begin)]  # fmt: skip
         return self.always.union(*found)
 
 
@@ -194,7 +191,9 @@ class Rules:
         if not texts:
             return nothing_banned
         if texts not in self._banned:
-            self._banned[texts] = Banned([text.encode() for text in texts], self.target.spellings)
+            # A line break in an output is shown as a space.
+            spellings = [re.sub(b"[\r\n]", b" ", added) for added in self.target.spellings]
+            self._banned[texts] = Banned([text.encode() for text in texts], spellings)
         return self._banned[texts]
 
     def met(self, request: Request, output: str) -> bool:
