@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 from torch import Tensor
 
@@ -10,7 +11,6 @@ from peers.protocol import Batch, Job, System, serve
 
 def build(job: Job) -> System:
     models = import_module("eole.models.model")
-    build_vocab = import_module("pyonmttok").build_vocab_from_tokens
     shape = import_module("eole.config.models").TransformerModelConfig(
         layers=job.N,
         hidden_size=job.d_model,
@@ -26,15 +26,7 @@ def build(job: Job) -> System:
         label_smoothing=job.eps_ls,
         param_init_method="xavier_uniform",
     )
-    special = {
-        "pad_token": "<blank>",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-    }
-    pieces = [*special.values(), *(f"piece{i}" for i in range(4, job.vocabulary))]
-    vocabulary = build_vocab(pieces)
-    vocabularies = {"src": vocabulary, "tgt": vocabulary, "specials": special}
+    vocabularies = vocabularies_of(job)
     model = models.EncoderDecoderModel.build_blocks(shape, vocabularies, running_config=training)
     model.build_generator(shape, training, vocabularies)
     model.init_weights(training)
@@ -59,6 +51,19 @@ def build(job: Job) -> System:
         return found
 
     return System(job, model, logits, loss)
+
+
+def vocabularies_of(job: Job) -> dict[str, Any]:
+    """Return both sides' vocabularies, with our reserved ids."""
+    special = {
+        "pad_token": "<blank>",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+    pieces = [*special.values(), *(f"piece{i}" for i in range(4, job.vocabulary))]
+    vocabulary = import_module("pyonmttok").build_vocab_from_tokens(pieces)
+    return {"src": vocabulary, "tgt": vocabulary, "specials": special, "decoder_start_token": "<s>"}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """OpenNMT-py: the model and the loss that its options build."""
 
 from importlib import import_module
+from typing import Any
 
 from torch import Tensor
 
@@ -37,11 +38,7 @@ def build(job: Job) -> System:
     options, _ = parser.parse_known_args(words)
     parser_type.update_model_opts(options)
     parser_type.validate_model_opts(options)
-    special = ["<blank>", "<unk>", "<s>", "</s>"]
-    pieces = special + [f"piece{i}" for i in range(4, job.vocabulary)]
-    vocabularies = import_module("onmt.inputters.inputter").dict_to_vocabs(
-        {"src": pieces, "tgt": pieces, "data_task": "seq2seq"}
-    )
+    vocabularies = vocabularies_of(job)
     model = builder.build_model(options, options, vocabularies, None, 0)
     compute = import_module("onmt.utils.loss").LossCompute.from_opts(
         options, model, vocabularies["tgt"]
@@ -64,6 +61,14 @@ def build(job: Job) -> System:
         return found
 
     return System(job, model, logits, loss)
+
+
+def vocabularies_of(job: Job) -> Any:
+    """Return both sides' vocabularies, with our reserved ids."""
+    special = ["<blank>", "<unk>", "<s>", "</s>"]
+    pieces = special + [f"piece{i}" for i in range(4, job.vocabulary)]
+    given = {"src": pieces, "tgt": pieces, "data_task": "seq2seq", "decoder_start_token": "<s>"}
+    return import_module("onmt.inputters.inputter").dict_to_vocabs(given)
 
 
 if __name__ == "__main__":

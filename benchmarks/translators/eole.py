@@ -7,24 +7,14 @@ from typing import Any
 import torch
 from peers import eole as peer
 
-from translators.endings import Ending, model_job
+from translators.endings import Ending
 from translators.protocol import Ids, Job, Translate, padded, serve
 
 
 def build(variant: str, job: Job) -> Translate:
-    model: Any = peer.build(model_job(job)).model.eval()
+    model: Any = peer.build(job.of_training()).model.eval()
     model.generator = Ending(model.generator)
-    special = {
-        "pad_token": "<blank>",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-    }
-    pieces = [*special.values(), *(f"piece{i}" for i in range(4, job.vocabulary))]
-    vocabulary = import_module("pyonmttok").build_vocab_from_tokens(pieces)
-    vocabularies = {
-        "src": vocabulary, "tgt": vocabulary, "specials": special, "decoder_start_token": "<s>",
-    }  # fmt: skip
+    vocabularies = peer.vocabularies_of(job.of_training())
     settings = import_module("eole.config.inference").DecodingConfig().model_dump()
     scorer_type = import_module("eole.predict.beam_search").GNMTGlobalScorer
     translator_type = import_module("eole.predict.translator").Translator

@@ -2,41 +2,15 @@
 
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 import torch
+from peers import joeynmt as peer
 
-from translators.protocol import BOS, EOS, PAD, UNK, Ids, Job, Translate, cut, padded, serve
+from translators.protocol import PAD, Ids, Job, Translate, cut, padded, serve
 
 
 def build(variant: str, job: Job) -> Translate:
-    pieces = [f"piece{i}" for i in range(4, job.vocabulary)]
-    vocabulary_type = import_module("joeynmt.vocabulary").Vocabulary
-
-    class Vocabulary(vocabulary_type):  # type: ignore[misc, valid-type]
-        """Its own puts UNK first, where our ids have PAD."""
-
-        def add_tokens(self, tokens: list[str]) -> None:
-            self._itos = ["<pad>", "<unk>", "<s>", "</s>", *pieces]
-            self._stoi = {token: i for i, token in enumerate(self._itos)}
-
-    special = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
-    words = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-    vocabulary = Vocabulary(
-        pieces, SimpleNamespace(**special, **words, lang_tags=[], sep_token=None, sep_id=None)
-    )
-    stack: dict[str, Any] = {
-        "type": "transformer",
-        "num_layers": job.N,
-        "num_heads": job.h,
-        "embeddings": {"embedding_dim": job.d_model, "scale": True, "dropout": 0.0},
-        "hidden_size": job.d_model,
-        "ff_size": job.d_ff,
-        "dropout": 0.0,
-        "layer_norm": "post",
-    }
-    config = {"tied_embeddings": True, "tied_softmax": True, "encoder": stack, "decoder": stack}
-    model = import_module("joeynmt.model").build_model(config, vocabulary, vocabulary).eval()
+    model = peer.build(job.of_training()).model.eval()
     with torch.no_grad():
         for name, target in model.state_dict().items():
             if name.endswith(".pe"):

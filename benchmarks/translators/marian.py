@@ -1,35 +1,15 @@
 """Hugging Face's Marian with our weights, by its `generate`: as shipped, or in bfloat16."""
 
-from importlib import import_module
 from typing import Any
 
 import torch
+from peers import marian as peer
 
-from translators.protocol import BOS, EOS, PAD, Ids, Job, Translate, cut, padded, serve
+from translators.protocol import PAD, Ids, Job, Translate, cut, padded, serve
 
 
 def build(variant: str, job: Job) -> Translate:
-    transformers = import_module("transformers")
-    sizes: dict[str, Any] = {
-        "vocab_size": job.vocabulary,
-        "d_model": job.d_model,
-        "encoder_layers": job.N,
-        "decoder_layers": job.N,
-        "encoder_attention_heads": job.h,
-        "decoder_attention_heads": job.h,
-        "encoder_ffn_dim": job.d_ff,
-        "decoder_ffn_dim": job.d_ff,
-        "activation_function": "relu",
-        "scale_embedding": True,
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-        "forced_eos_token_id": None,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-    }
-    model = transformers.MarianMTModel(transformers.MarianConfig(**sizes)).eval()
+    model: Any = peer.build(job.of_training()).model.eval()
     state = model.state_dict()
     with torch.no_grad():
         for name, target in state.items():

@@ -6,18 +6,14 @@ from typing import Any
 import torch
 from peers import opennmt as peer
 
-from translators.endings import Ending, model_job
+from translators.endings import Ending
 from translators.protocol import Ids, Job, Translate, padded, serve
 
 
 def build(variant: str, job: Job) -> Translate:
-    model: Any = peer.build(model_job(job)).model.eval()
+    model: Any = peer.build(job.of_training()).model.eval()
     model.generator = Ending(model.generator)
-    special = ["<blank>", "<unk>", "<s>", "</s>"]
-    pieces = special + [f"piece{i}" for i in range(4, job.vocabulary)]
-    vocabularies = import_module("onmt.inputters.inputter").dict_to_vocabs(
-        {"src": pieces, "tgt": pieces, "data_task": "seq2seq", "decoder_start_token": "<s>"}
-    )
+    vocabularies = peer.vocabularies_of(job.of_training())
     scorer = import_module("onmt.translate.beam_search").GNMTGlobalScorer(
         job.alpha, 0.0, "wu", "none"
     )

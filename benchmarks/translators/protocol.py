@@ -23,9 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from peers import protocol as training
+from peers.protocol import BOS, EOS, PAD
 from torch import Tensor
 
-PAD, UNK, BOS, EOS = range(4)
+__all__ = ["BOS", "EOS", "PAD", "Ids", "Job", "Translate", "cut", "padded", "serve"]
+
 Ids = list[int]
 
 
@@ -57,6 +60,14 @@ class Job:
     def tensor(self, name: str) -> Tensor:
         """Return a weight by our name."""
         return torch.from_numpy(self.arrays[name])
+
+    def of_training(self) -> training.Job:
+        """Return the job of the training benchmark's peers with a model of the same sizes."""
+        return training.Job(
+            variant="", vocabulary=self.vocabulary, N=self.N, d_model=self.d_model, d_ff=self.d_ff,
+            h=self.h, dropout=0.0, eps_ls=0.1, peak_rate=1e-3, warmup_steps=400, batches="",
+            corpus="", config="", reference=self.reference,
+        )  # fmt: skip
 
 
 def padded(sources: Sequence[Ids]) -> Tensor:

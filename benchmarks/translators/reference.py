@@ -4,33 +4,17 @@ Its model normalises embeddings, so it cannot take our weights: they are random,
 generated, and each output ends where ours does.
 """
 
-import sys
 from importlib import import_module
-from pathlib import Path
+from typing import Any
 
 import torch
+from peers import reference as peer
 
 from translators.protocol import BOS, EOS, PAD, Ids, Job, Translate, padded, serve
 
 
 def build(variant: str, job: Job) -> Translate:
-    if not job.reference or not (Path(job.reference) / "transformer" / "Models.py").exists():
-        raise FileNotFoundError("no checkout given (--reference FOLDER)")
-    sys.path.insert(0, job.reference)
-    model = import_module("transformer.Models").Transformer(
-        job.vocabulary,
-        job.vocabulary,
-        src_pad_idx=PAD,
-        trg_pad_idx=PAD,
-        d_word_vec=job.d_model,
-        d_model=job.d_model,
-        d_inner=job.d_ff,
-        n_layers=job.N,
-        n_head=job.h,
-        d_k=job.d_model // job.h,
-        d_v=job.d_model // job.h,
-        n_position=512,
-    )
+    model: Any = peer.build(job.of_training()).model
     translator_type = import_module("transformer.Translator").Translator
     with torch.no_grad():
         model.trg_word_prj.weight[EOS] = 0.0

@@ -1,7 +1,7 @@
 """A model, or outputs from anywhere, scored on test pairs and compared with another."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +61,27 @@ def test_items(config: Config, files: Paths | list[Source], more: Sequence[str] 
         [pair.src for pair in pairs], [pair.tgt for pair in pairs], config.evaluation.references
     )
     for path in more:
-        lines = [one_line(line) for line in read_lines(path)]
-        if len(lines) != len(pairs):
-            raise TransduceError(f"{path} has {len(lines)} lines, but there are {len(pairs)} pairs")
+        lines = aligned_lines(path, len(pairs), "pairs")
         by_item = dict(zip(found.sources, found.references, strict=True))
         for i, line in enumerate(lines):
             by_line = config.evaluation.references == "line"
             (found.references[i] if by_line else by_item[pairs[i].src]).append(line)
     return found
+
+
+def aligned_lines(path: str, count: int, what: str) -> list[str]:
+    """Read a text file that has a line for each of so many things.
+
+    Raises:
+        TransduceError: with both numbers, if it has not.
+    """
+    lines = [one_line(line) for line in read_lines(path)]
+    if len(lines) != count:
+        raise TransduceError(
+            f"{path} has {len(lines)} lines, but there are {count} {what}: "
+            "line n of one must belong to line n of the other"
+        )
+    return lines
 
 
 def scored(
@@ -86,7 +99,7 @@ class System:
 
     name: str
     config: Config
-    translator: Translator | None = field(default=None, compare=False)
+    translator: Translator | None = None
 
     @classmethod
     def find(cls, paths: Sequence[Path], settings: Settings) -> "System":
@@ -108,13 +121,7 @@ class System:
             TransduceError: if a file has not one line for each.
         """
         if self.translator is None:
-            lines = [one_line(line) for line in read_lines(self.name)]
-            if len(lines) != len(sources):
-                raise TransduceError(
-                    f"{self.name} has {len(lines)} lines, but there are {len(sources)} sources: "
-                    "line n of one must belong to line n of the other"
-                )
-            return lines
+            return aligned_lines(self.name, len(sources), "sources")
         with Counting("translating", "sentences", len(sources)) as progress:
             stream = self.translator.translate_stream(sources, tell=progress.advance)
             return [translation.text for translation in stream]

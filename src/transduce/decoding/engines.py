@@ -69,11 +69,11 @@ class TorchEngine:
             state = state.select(origin)
             if not coverage:
                 logits, state = self.model.step(tokens.to(self.device), state)
-                return Next(log_softmax(logits))
+                return Next(logits.log_softmax(dim=-1))
             with last_attention(self.model) as weights:
                 logits, state = self.model.step(tokens.to(self.device), state)
             attended = attended.flatten(0, 1)[origin] + weights[0].mean(dim=1)
-            return Next(log_softmax(logits), covered(attended, state.src_mask[:, 0]))
+            return Next(logits.log_softmax(dim=-1), covered(attended, state.src_mask[:, 0]))
 
         return step
 
@@ -81,7 +81,7 @@ class TorchEngine:
     def score(self, pairs: Pairs) -> list[list[float]]:
         """See `Engine.score`."""
         batch = collate(pairs).to(self.device)
-        log_probs = log_softmax(self.model(batch.src, batch.tgt_in))
+        log_probs = self.model(batch.src, batch.tgt_in).log_softmax(dim=-1)
         chosen = log_probs.gather(2, batch.tgt_out[:, :, None])[:, :, 0]
         return [row[mask].tolist() for row, mask in zip(chosen, batch.tgt_out != PAD, strict=True)]
 
@@ -106,17 +106,8 @@ class Product(nn.Module):
 
 def for_steps(model: Transformer, dtype: torch.dtype) -> Transformer:
     """Return a copy of a model whose linear layers are `Product`."""
-    copy = deepcopy(model)
-    for module in list(copy.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(module, name, Product(child, dtype))
-    return copy
-
-
-def log_softmax(logits: Float[Tensor, "B q vocab"]) -> Float[Tensor, "B q vocab"]:
-    """Return log-probabilities, float32 or wider."""
-    return logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))
+    instead = {id(m): Product(m, dtype) for m in model.modules() if isinstance(m, nn.Linear)}
+    return deepcopy(model, dict(instead))  # what has a copy already is not copied again
 
 
 class Ensemble:

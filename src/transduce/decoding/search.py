@@ -236,6 +236,8 @@ def _search(
     """Continue the hypotheses of each sentence as `choose` says, `width` of them, until all end."""
     if any(limit < 1 for limit in limits):
         raise ValueError("the length limit must be at least 1")
+    if constraints and all(rule == FREE for rule in constraints):
+        constraints = None
     found = [_Found(n_best) for _ in limits]
     results: list[list[Hypothesis]] = [[] for _ in limits]
     live = _Live.begin(len(limits))
@@ -306,7 +308,7 @@ def _restricted(
     log_probs: Float[Tensor, "B beam vocab"], live: _Live, rules: Sequence[Rule]
 ) -> Float[Tensor, "B beam vocab"]:
     """Set to −∞ what the rules of each sentence do not allow."""
-    if all(rule == FREE for rule, _ in rules):
+    if not rules:
         return log_probs
     log_probs = log_probs.clone()
     for (rule, room), histories, rows in zip(rules, live.tokens.tolist(), log_probs, strict=True):

@@ -133,9 +133,9 @@ def evaluate(
     for name in metrics:
         scorer = _scorer(name, bleu_tokenize)
         found = scorer.corpus_score(list(outputs), _streams(references), n_bootstrap=samples or 1)
-        around = (found._mean, found._ci) if samples else (None, None)
+        around = (float(found._mean), float(found._ci)) if samples else ()
         signature = str(scorer.get_signature())
-        scores[name] = Score(name, float(found.score), signature, *map(_number, around))
+        scores[name] = Score(name, float(found.score), signature, *around)
     return scores
 
 
@@ -229,10 +229,6 @@ def _scorer(metric: str, bleu_tokenize: str) -> "Metric":
         case "ter":
             return TER()
     return ErrorRate(metric)
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def bleu_scorer(tokenize: str) -> "BLEU":

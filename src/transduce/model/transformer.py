@@ -169,14 +169,12 @@ def fused_attention(
 def fused_pays(Q: Float[Tensor, "B h q d_k"], P_drop: float = 0.0) -> bool:
     """Say whether the fused kernel is the faster one here (measured: docs/results.md).
 
-    On GPUs, in float32 and without gradients it is. In bfloat16 on CPUs its backward pass is
-    so slow that explicit products win up to some 500 positions; with dropout it knows only the slow
-    path there.
+    On GPUs and in float32 it always is. In bfloat16 on CPUs its backward pass is so slow that
+    explicit products win up to some 500 positions; with dropout it knows only the slow path there.
     """
     if Q.device.type == "cpu" and P_drop > 0.0:
         return False
-    forward_only = Q.dtype == torch.bfloat16 and not torch.is_grad_enabled()
-    return Q.is_cuda or Q.dtype == torch.float32 or forward_only or Q.size(2) >= 512
+    return Q.is_cuda or Q.dtype == torch.float32 or Q.size(2) >= 512
 
 
 # Position-wise feed-forward networks (§3.3) -----------------------------------------------------
