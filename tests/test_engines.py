@@ -132,3 +132,20 @@ def test_settings_reach_the_search() -> None:
     assert outputs(method="sample", top_p=1e-9) == outputs(beam_size=1)
     for text in outputs(no_repeat=1):
         assert len(set(text)) == len(text)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_product_is_the_linear_layer(dtype: torch.dtype, bias: bool) -> None:
+    """However its matrix lies in memory, for one row and for many."""
+    layer = torch.nn.Linear(24, 40, bias=bias, dtype=torch.float64)
+    x = torch.randn(70, 1, 24, dtype=torch.float64)
+    given = x.float() if dtype == torch.bfloat16 else x.to(dtype)
+    product = Product(layer, dtype)
+    precision = {torch.float32: 1e-5, torch.bfloat16: 0.03, torch.float64: 1e-14}[dtype]
+    with torch.inference_mode():
+        expected = layer(x)
+        for rows in (1, 4, 70):
+            y = product(given[:rows])
+            assert y.dtype == given.dtype
+            assert (y.double() - expected[:rows]).abs().max() < precision

@@ -17,12 +17,14 @@ from torch import Tensor
 from transduce.config import BOS, EOS, PAD, UNK
 from transduce.decoding.constraints import FREE, Constraints, Phrase
 from transduce.decoding.search import (
+    GROUP,
     Hypothesis,
     Next,
     Penalty,
     Sampling,
     Step,
     beam_search,
+    largest,
     sample,
 )
 
@@ -483,3 +485,17 @@ def test_impossible_draws() -> None:
         sample(stub([s1]), [9], [0], constraints=[Constraints(required=(Phrase((A,)),))])
     unfinished = sample(stub([lambda prefix: {PAD: 1.0}]), [5], [0])[0]
     assert [(h.tokens, h.finished) for h in unfinished] == [((), False)]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(0, GROUP - 1), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_the_largest_are_found_by_groups(seed: int, k: int, rest: int, hidden: bool) -> None:
+    """As `torch.topk` finds them; also where nearly everything is forbidden."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2, 3, 4 * 12 * GROUP + rest, generator=generator)
+    if hidden:
+        x[torch.rand(x.shape, generator=generator) < 0.999] = -math.inf
+    values, ids = largest(x, k)
+    assert torch.equal(values, x.topk(k).values)
+    assert torch.equal(x.gather(-1, ids), values)
+    assert all(len(set(row)) == k for row in ids.flatten(0, 1).tolist())

@@ -84,16 +84,20 @@ class Constraints:
         elsewhere, within = self.complete(tokens), self.complete([*tokens, _GOES_ON])
         if fits(elsewhere) and fits(within):
             return
-        keep = [token for token in self.wanted(tokens) if fits(self.met([*tokens, token]))]
+        keep = {token for token in self.wanted(tokens) if fits(self.met([*tokens, token]))}
         if fits(elsewhere):
-            log_probs[sorted(self.inside.difference(keep))] = -math.inf
-        else:
-            _allow_only(keep, log_probs)
+            log_probs[sorted(self.inside - keep)] = -math.inf
+            return
+        # A word that must end may stand last, but not before what goes on with it.
+        missing = sorted(
+            self.missing(tokens), key=lambda p: (p.word, p.tokens[0] not in self.inside)
+        )
+        sooner = (keep & following([phrase], tokens) for phrase in missing)
+        _allow_only(sorted(next(filter(None, sooner), keep)), log_probs)
 
     def wanted(self, tokens: Sequence[int]) -> set[int]:
         """Return the next tokens that would bring a required phrase forward."""
-        missing = [phrase.tokens for phrase in self.missing(tokens)]
-        return {p[begun(p, tokens)] for p in missing} | {p[0] for p in missing}
+        return following(self.missing(tokens), tokens)
 
     def met(self, tokens: Sequence[int]) -> int:
         """Return how many tokens of required phrases are in place."""
@@ -127,6 +131,11 @@ class Constraints:
 
 
 FREE = Constraints()
+
+
+def following(phrases: Iterable[Phrase], tokens: Sequence[int]) -> set[int]:
+    """Return what goes on with phrases that `tokens` have begun, and what begins them."""
+    return {p[k] for p, _ in phrases for k in (0, begun(p, tokens))}
 
 
 def begun(phrase: tuple[int, ...], tokens: Sequence[int]) -> int:

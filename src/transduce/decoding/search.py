@@ -38,6 +38,8 @@ Rule = tuple[Constraints, int]
 """What holds for the output of a sentence, and how many more tokens it may have."""
 NEVER = (PAD, UNK, BOS)
 """Tokens that are never generated."""
+GROUP = 64
+"""How many neighbours make a group in `largest`; measured to be best for 4 to 11 of 8,000."""
 DEAD = -math.inf
 """The sum of what is no hypothesis: a place in the beam that nothing fills."""
 
@@ -273,8 +275,8 @@ def _best(
     """Return the best `looked_at` continuations of the live hypotheses of each sentence."""
     log_probs = _restricted(following.log_probs, live, rules)
     # The best overall are among the best of each hypothesis (and reserved ones may be among them).
-    top = log_probs.topk(min(looked_at + len(reserved), log_probs.size(-1)), dim=-1)
-    values, ids = top.values.cpu(), top.indices.cpu()
+    top = largest(log_probs, min(looked_at + len(reserved), log_probs.size(-1)))
+    values, ids = (x.cpu() for x in top)
     if any(rule.required for rule, _ in rules):
         values, ids = _with_wanted(values, ids, log_probs, live, rules)
     values = values.masked_fill(torch.isin(ids, reserved), -math.inf)
@@ -297,6 +299,27 @@ def _best(
     return _Continuations(
         chosen(totals), places // ids.size(2), chosen(ids), chosen(values), chosen(covered), ranks
     )
+
+
+def largest(
+    x: Float[Tensor, "*rows vocab"], k: int
+) -> tuple[Float[Tensor, "*rows k"], Int[Tensor, "*rows k"]]:
+    """Return the k greatest of each row, greatest first, and where they are.
+
+    On CPUs a long row is not sorted as a whole: the k greatest lie in those k groups of neighbours
+    whose maxima are greatest, and maxima are quickly found.
+    """
+    groups = x.size(-1) // GROUP
+    if x.device.type != "cpu" or groups < 4 * k:
+        top = x.topk(k)
+        return top.values, top.indices
+    grouped = x[..., : groups * GROUP].unflatten(-1, (groups, GROUP))
+    places = torch.arange(x.size(-1))
+    best = grouped.amax(dim=-1).topk(k, sorted=False).indices
+    rest = places[groups * GROUP :].expand(*best.shape[:-1], -1)
+    ids = torch.cat([places[: groups * GROUP].view(groups, GROUP)[best].flatten(-2), rest], dim=-1)
+    top = x.gather(-1, ids).topk(k)
+    return top.values, ids.gather(-1, top.indices)
 
 
 def _covered(following: Next, live: _Live) -> Float[Tensor, "B beam"]:
