@@ -1,10 +1,13 @@
 """What runs the model: coverage of the source, ensembles."""
 
 import math
+import random
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.conftest import BuildModel
 from transduce.config import BOS, EOS, DecodingConfig
@@ -149,3 +152,39 @@ def test_a_product_is_the_linear_layer(dtype: torch.dtype, bias: bool) -> None:
             y = product(given[:rows])
             assert y.dtype == given.dtype
             assert (y.double() - expected[:rows]).abs().max() < precision
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4))
+@settings(
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_steps_know_the_whole_past(build: BuildModel, seed: int, beam: int) -> None:
+    """What a step says is what the model says of the whole target, however rows come and go.
+
+    Hypotheses mostly descend from the first, as in a search, so that most of their past is shared.
+    """
+    draw, model = random.Random(seed), build()
+    step, live = TorchEngine(model).start(SOURCES), list(range(len(SOURCES)))
+    pasts: list[list[tuple[int, ...]]] = [[(BOS,)] for _ in live]
+    before, origin = 1, [[i] for i in live]
+    for length in range(1, 40):
+        said = step(
+            torch.tensor([[past[-1] for past in pasts_of] for pasts_of in pasts]),
+            torch.tensor(origin),
+        ).log_probs
+        for row, sentence in enumerate(live if length % 6 == 0 else []):
+            src = torch.tensor([[*SOURCES[sentence], EOS]] * len(pasts[row]))
+            with torch.inference_mode():
+                expected = model(src, torch.tensor(pasts[row]))[:, -1].log_softmax(dim=-1)
+            assert (said[row] - expected).abs().max() < 1e-9
+        before = len(pasts[0])
+        kept = list(range(len(live)))
+        if len(live) > 1 and draw.random() < 0.1:
+            kept.remove(draw.choice(kept))
+        chosen = [[draw.choice([0, 0, 0, before - 1]) for _ in range(beam)] for _ in kept]
+        origin = [[row * before + i for i in some] for row, some in zip(kept, chosen, strict=True)]
+        pasts = [
+            [(*pasts[row][i], draw.randint(4, 10)) for i in some]
+            for row, some in zip(kept, chosen, strict=True)
+        ]
+        live = [live[row] for row in kept]

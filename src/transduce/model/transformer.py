@@ -526,14 +526,23 @@ class DecoderState:
     beam: int
     length: int
 
-    def select(self, origin: Int[Tensor, "sentences beam"]) -> "DecoderState":
+    def select(self, origin: Int[Tensor, "sentences beam"], shared: int = 0) -> "DecoderState":
         """Return the state whose hypothesis [b, i] continues the present one in row origin[b, i].
 
         The rows of a sentence b must come from one present sentence; sentences may be left out.
+        The present state must not be used any more.
+
+        Args:
+            origin: rows.
+            shared: how many first tokens the hypotheses of any one sentence have in common.
         """
         rows, sentences = origin.flatten(), origin[:, 0] // self.beam
-        layers, src_mask = self.layers, self.src_mask
-        if len(rows) < len(layers[0].K) or (rows != torch.arange(len(rows)).to(rows)).any():
+        layers, src_mask, length = self.layers, self.src_mask, self.length
+        if len(rows) == len(layers[0].K) and 2 * shared > length:
+            for layer in layers:  # what is shared need not move
+                for buffer in (layer.K, layer.V):
+                    buffer[:, :, shared:length] = buffer[:, :, shared:length].index_select(0, rows)
+        elif len(rows) < len(layers[0].K) or (rows != torch.arange(len(rows)).to(rows)).any():
             layers = tuple(
                 replace(layer, K=layer.K.index_select(0, rows), V=layer.V.index_select(0, rows))
                 for layer in layers
@@ -548,7 +557,7 @@ class DecoderState:
                 for layer in layers
             )
             src_mask = src_mask.index_select(0, sentences)
-        return DecoderState(layers, src_mask, beam=origin.size(1), length=self.length)
+        return DecoderState(layers, src_mask, beam=origin.size(1), length=length)
 
     def with_room(self) -> "DecoderState":
         """Return the state with room for one more token, in buffers of doubled length if full."""
