@@ -164,7 +164,8 @@ def test_steps_know_the_whole_past(build: BuildModel, seed: int, beam: int) -> N
     Hypotheses mostly descend from the first, as in a search, so that most of their past is shared.
     """
     draw, model = random.Random(seed), build()
-    step, live = TorchEngine(model).start(SOURCES), list(range(len(SOURCES)))
+    sources = [*SOURCES, [4], [9, 4], [8, 8, 8, 8], [6]]
+    step, live = TorchEngine(model).start(sources), list(range(len(sources)))
     pasts: list[list[tuple[int, ...]]] = [[(BOS,)] for _ in live]
     before, origin = 1, [[i] for i in live]
     for length in range(1, 40):
@@ -173,13 +174,13 @@ def test_steps_know_the_whole_past(build: BuildModel, seed: int, beam: int) -> N
             torch.tensor(origin),
         ).log_probs
         for row, sentence in enumerate(live if length % 6 == 0 else []):
-            src = torch.tensor([[*SOURCES[sentence], EOS]] * len(pasts[row]))
+            src = torch.tensor([[*sources[sentence], EOS]] * len(pasts[row]))
             with torch.inference_mode():
                 expected = model(src, torch.tensor(pasts[row]))[:, -1].log_softmax(dim=-1)
             assert (said[row] - expected).abs().max() < 1e-9
         before = len(pasts[0])
         kept = list(range(len(live)))
-        if len(live) > 1 and draw.random() < 0.1:
+        if len(live) > 1 and draw.random() < 0.2:
             kept.remove(draw.choice(kept))
         chosen = [[draw.choice([0, 0, 0, before - 1]) for _ in range(beam)] for _ in kept]
         origin = [[row * before + i for i in some] for row, some in zip(kept, chosen, strict=True)]

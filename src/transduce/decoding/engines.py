@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transduce.config import EOS, PAD
+from transduce.config import PAD
 from transduce.data.batches import collate, padded
 from transduce.decoding.search import Next, Step
 from transduce.model import DecoderLayer, Transformer
@@ -58,8 +58,7 @@ class TorchEngine:
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
         """See `Engine.start`."""
-        spare = rounded(len(sources)) - len(sources)
-        src = padded([*sources, *[sources[-1]] * spare], end=True).to(self.device)
+        src = padded(sources, end=True).to(self.device)
         state = self.model.start(src)
         attended = torch.zeros(*src.shape, device=self.device)[:, None]
         past = torch.empty(len(src), 1, 0, dtype=torch.long)
@@ -67,20 +66,17 @@ class TorchEngine:
         @torch.inference_mode()
         def step(tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"]) -> Next:
             nonlocal state, attended, past
-            count = len(tokens)
-            tokens, origin = filled_up(tokens, origin, state.beam)
             shared = in_common(past)
             past = torch.cat([past.flatten(0, 1)[origin], tokens[:, :, None]], dim=2)
             tokens, origin = tokens.to(self.device), origin.to(self.device)
             state = state.select(origin, shared)
             if not coverage:
                 logits, state = self.model.step(tokens, state)
-                return Next(logits[:count].log_softmax(dim=-1))
+                return Next(logits.log_softmax(dim=-1))
             with last_attention(self.model) as weights:
                 logits, state = self.model.step(tokens, state)
             attended = attended.flatten(0, 1)[origin] + weights[0].mean(dim=1)
-            seen = covered(attended, state.src_mask[:, 0])
-            return Next(logits[:count].log_softmax(dim=-1), seen[:count])
+            return Next(logits.log_softmax(dim=-1), covered(attended, state.src_mask[:, 0]))
 
         return step
 
@@ -91,28 +87,6 @@ class TorchEngine:
         log_probs = self.model(batch.src, batch.tgt_in).log_softmax(dim=-1)
         chosen = log_probs.gather(2, batch.tgt_out[:, :, None])[:, :, 0]
         return [row[mask].tolist() for row, mask in zip(chosen, batch.tgt_out != PAD, strict=True)]
-
-
-def rounded(count: int, beam: int = 1) -> int:
-    """Return how many sentences a batch of `count` is made up to: its rows to a multiple of 4.
-
-    Kernels are compiled for each number of rows, and a batch that shrinks one by one, as sentences
-    end, would need new ones at nearly every step. With a beam it is not worth the spare rows.
-    """
-    some = max(1, 4 // beam)
-    return count if count <= 2 else some * math.ceil(count / some)
-
-
-def filled_up(
-    tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"], beam: int
-) -> tuple[Int[Tensor, "more beam"], Int[Tensor, "more beam"]]:
-    """Make a batch up to its `rounded` size with sentences that nobody asks for any more.
-
-    They stand behind the others, and each goes on from where it stood, with `beam` hypotheses.
-    """
-    spare = torch.arange(len(tokens), rounded(*tokens.shape))[:, None]
-    before = spare * beam + torch.arange(origin.size(1)).clamp(max=beam - 1)
-    return torch.cat([tokens, torch.full_like(before, EOS)]), torch.cat([origin, before])
 
 
 def in_common(past: Int[Tensor, "B beam n"]) -> int:

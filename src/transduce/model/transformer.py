@@ -538,16 +538,17 @@ class DecoderState:
         """
         rows, sentences = origin.flatten(), origin[:, 0] // self.beam
         layers, src_mask, length = self.layers, self.src_mask, self.length
-        if len(rows) == len(layers[0].K) and 2 * shared > length:
+        all_stay = in_place(sentences, len(src_mask))
+        if all_stay and origin.size(1) == self.beam and 2 * shared > length:
             for layer in layers:  # what is shared need not move
                 for buffer in (layer.K, layer.V):
                     buffer[:, :, shared:length] = buffer[:, :, shared:length].index_select(0, rows)
-        elif len(rows) < len(layers[0].K) or (rows != torch.arange(len(rows)).to(rows)).any():
+        elif not in_place(rows, len(layers[0].K)):
             layers = tuple(
                 replace(layer, K=layer.K.index_select(0, rows), V=layer.V.index_select(0, rows))
                 for layer in layers
             )
-        if len(sentences) < len(src_mask):
+        if not all_stay:
             layers = tuple(
                 replace(
                     layer,
@@ -572,6 +573,11 @@ class DecoderState:
                 for layer in self.layers
             ),
         )
+
+
+def in_place(origin: Int[Tensor, " n"], count: int) -> bool:
+    """Say whether each of `count` rows stays where it is."""
+    return len(origin) == count and bool((origin == torch.arange(count).to(origin)).all())
 
 
 class Transformer(nn.Module):
