@@ -275,6 +275,10 @@ def test_score(run: Run, model: Path, write: Write) -> None:
     assert list(rows[0]) == ["source", "target", "tokens", "log_probabilities", "log_probability"]
     assert rows[0]["tokens"] == ["▁A", "▁B", "</s>"]
     assert all(len(line.partition(".")[2]) == 6 for line in done.stdout.splitlines())
+    assert done.stderr == ""
+    done = run("score", model, "--pairs", write("q.tsv", "ab\tA B\nbc\n"))
+    assert len(done.stdout.splitlines()) == 2
+    assert "pairs without a target: 1" in done.stderr
 
 
 def test_evaluate(run: Run, model: Path, tmp_path: Path) -> None:

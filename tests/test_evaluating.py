@@ -63,6 +63,15 @@ def test_counts_that_differ(write: Write) -> None:
         evaluate_system(System.find([write("out.txt", "A\nB\n")], {}), None, asked)
 
 
+def test_empty_references_are_told_and_never_all(write: Write) -> None:
+    asked = test_items(config(), str(write("p.tsv", "a\tA\nb\n")))
+    told: list[str] = []
+    evaluate_system(System.find([write("out.txt", "A\nB\n")], {}), None, asked, told.append)
+    assert "warning: empty references: 1; any output is wrong there" in told
+    with pytest.raises(TransduceError, match="no test pair has a target"):
+        test_items(config(), str(write("q.tsv", "a\nb\t \n")))
+
+
 def test_the_worst_by_an_error_rate_has_the_most_errors(write: Write) -> None:
     asked = Items(["a", "b", "c"], [["A B C D"]] * 3)
     system = System.find(

@@ -1,6 +1,7 @@
 """Scores: sacrebleu's numbers, several references, error rates, refusals and warnings."""
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from transduce.errors import TransduceError, UsageError
 from transduce.evaluation.metrics import (
@@ -185,3 +188,24 @@ def test_scores_of_sentences() -> None:
     assert bleu[0] == pytest.approx(100.0) and bleu[2] == 0.0 < bleu[1] < 100.0
     assert by_sentence(outputs, references, "per") == pytest.approx([0.0, 25.0, 100.0])
     assert by_sentence(outputs, references, "exact") == [100.0, 0.0, 0.0]
+
+
+SMALL_SETS = st.lists(
+    st.tuples(*[st.sampled_from(["", "a", "b c", "a b c d e f", "犬 が", "xyz"])] * 3),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(SMALL_SETS)
+@settings(deadline=None, max_examples=60)
+def test_small_sets_have_intervals(rows: list[tuple[str, str, str]]) -> None:
+    """Whatever is empty, right or wrong: sacrebleu mixes types of numbers there."""
+    outputs, references = [row[0] for row in rows], [[row[1]] for row in rows]
+    names = ["bleu", "chrf", "ter", "exact", "wer", "per", "word_edits"]
+    plain = evaluate(outputs, references, names)
+    for name, score in evaluate(outputs, references, names, samples=50).items():
+        assert score.interval is not None and score.mean is not None
+        assert score.interval[0] <= score.interval[1] and math.isfinite(score.mean)
+        assert score.score == plain[name].score
+    compare(outputs, [row[2] for row in rows], references, names, samples=50)

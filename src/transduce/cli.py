@@ -414,18 +414,22 @@ def score(
     from transduce.data.files import open_text
     from transduce.data.progress import Counting
     from transduce.data.readers import read_pairs
+    from transduce.data.text import is_blank
     from transduce.decoding.translator import opened
 
     config, translator = opened([model], with_changes(set or ()))
-    stream = read_pairs(pairs, config.data)
+    stream, empty = read_pairs(pairs, config.data), 0
     with open_text(None) as out, Counting("scoring", "pairs", silent=out.isatty()) as progress:
         while chunk := list(islice(stream, 1000)):
+            empty += sum(is_blank(pair.tgt) for pair in chunk)
             for scored in translator.score([(pair.src, pair.tgt) for pair in chunk]):
                 if format == "jsonl":
                     out.write(json.dumps(scored.record(), ensure_ascii=False) + "\n")
                 else:
                     out.write(f"{scored.log_probability:.6f}\n")
             progress.advance(len(chunk))
+    if empty:
+        say(f"warning: pairs without a target: {empty:,}; their score is that of an empty output")
 
 
 @app.command

@@ -9,7 +9,7 @@ from transduce.config import Config, Paths, Settings, Source, merge, parse
 from transduce.data.files import read_lines
 from transduce.data.progress import Counting
 from transduce.data.readers import read_pairs
-from transduce.data.text import normalize, one_line
+from transduce.data.text import is_blank, normalize, one_line
 from transduce.decoding.translator import Translator, opened
 from transduce.errors import TransduceError
 from transduce.evaluation.metrics import (
@@ -57,6 +57,10 @@ def test_items(config: Config, files: Paths | list[Source], more: Sequence[str] 
         TransduceError: if something cannot be read, or the counts differ.
     """
     pairs = list(read_pairs(files, config.data))
+    if pairs and all(is_blank(pair.tgt) for pair in pairs):
+        raise TransduceError(
+            "no test pair has a target: is it in another column (data.columns), or in another file?"
+        )
     found = items(
         [pair.src for pair in pairs], [pair.tgt for pair in pairs], config.evaluation.references
     )
@@ -202,6 +206,8 @@ def evaluate_system(
     outputs = system.outputs(asked.sources)
     if warning := tokenized_looking(outputs, asked.references):
         say(f"warning: {warning}")
+    if empty := sum(all(map(is_blank, several)) for several in asked.references):
+        say(f"warning: empty references: {empty}; any output is wrong there")
     form = system.config.data.normalization
     odd = sum(any(normalize(r, form) != r for r in several) for several in asked.references)
     if odd and system.translator is not None:

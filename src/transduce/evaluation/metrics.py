@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transduce.errors import TransduceError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -225,10 +227,28 @@ def _scorer(metric: str, bleu_tokenize: str) -> "Metric":
         case "bleu":
             return bleu_scorer(bleu_tokenize)
         case "chrf":
-            return CHRF()
+            return _with_equal_types(CHRF())
         case "ter":
-            return TER()
+            return _with_equal_types(TER())
     return ErrorRate(metric)
+
+
+def _with_equal_types(metric: "Metric") -> "Metric":
+    """Have a metric score all samples in one type.
+
+    sacrebleu gives Python's numbers where nothing is right or a reference is empty, and NumPy's
+    elsewhere; where both occur, as in small sets, its mean of them fails.
+    """
+    score_of = metric._compute_score_from_stats
+
+    def score(stats: Any) -> Any:
+        found = score_of(stats)
+        if isinstance(stats, np.ndarray):  # a sample
+            found.score = np.float32(found.score)
+        return found
+
+    metric._compute_score_from_stats = score  # type: ignore[method-assign]
+    return metric
 
 
 def bleu_scorer(tokenize: str) -> "BLEU":
