@@ -212,7 +212,14 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
             norm_place="pre",
         )
     if is_text(config) and epochs >= 20:
-        choices.add(user, "model", "little text, seen many times", P_drop=0.3)
+        choices.add(
+            user,
+            "model",
+            "little text, seen many times",
+            P_drop=0.3,
+            attention_dropout=0.1,
+            activation_dropout=0.1,
+        )
     longest = counts["longest_surplus"]
     if longest > config.decoding.max_extra:
         choices.add(
