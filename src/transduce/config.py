@@ -396,8 +396,8 @@ class DecodingConfig(Section):
     max_source: int = Field(default=1000, ge=1)
     """Longer sources are cut to this many pieces, with a warning."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Type of the matrix products: bfloat16 is up to twice as fast where the processor has
-    instructions for it, and changes an output now and then."""
+    """Type of the matrix products: bfloat16 is faster where the processor has instructions for it
+    (docs/results.md), and changes an output now and then."""
     batch_tokens: int = Field(default=1024, ge=1)
     """Source tokens translated together, at most; never changes an answer."""
 

@@ -540,7 +540,8 @@ class DecoderState:
         layers, src_mask, length = self.layers, self.src_mask, self.length
         all_stay = in_place(sentences, len(src_mask))
         if all_stay and origin.size(1) == self.beam and 2 * shared > length:
-            for layer in layers:  # what is shared need not move
+            # What is shared need not move: in greedy search, nothing.
+            for layer in layers if shared < length else ():
                 for buffer in (layer.K, layer.V):
                     buffer[:, :, shared:length] = buffer[:, :, shared:length].index_select(0, rows)
         elif not in_place(rows, len(layers[0].K)):
