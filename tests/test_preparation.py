@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -377,7 +378,9 @@ def test_killed_at_any_moment(
         _, errors = process.communicate()
         if process.returncode == 0:
             break
-        assert "Traceback" not in errors
+        assert process.returncode == -signal.SIGKILL, errors
+        # A worker whose parent dies while it is being started says so, in the interpreter's name.
+        assert "/transduce/" not in errors
         if out.exists():  # killed between the last rename and its own end: then it is whole
             assert contents(out) == contents(tmp_path / "undisturbed")
     else:
