@@ -8,11 +8,10 @@ import pytest
 from tests.conftest import letters_recipe
 from transduce.config import Config, parse
 from transduce.errors import TransduceError, UsageError
-from transduce.evaluating import Items, System, evaluate_system, test_items
+from transduce.evaluating import Items, System, evaluate_system, items_to_score
 from transduce.experiment import train
 
 Write = Callable[[str, str | bytes], Path]
-test_items.__test__ = False  # type: ignore[attr-defined]
 PAIRS = "ab\tA B\nbc\tB C\nab\tA BB\n"
 
 
@@ -22,24 +21,24 @@ def config(**evaluation: object) -> Config:
 
 def test_more_references(write: Write) -> None:
     pairs, more = write("p.tsv", PAIRS), write("more.txt", "1\n2\r\n3\n")
-    assert test_items(config(), str(pairs), [str(more), str(more)]) == Items(
+    assert items_to_score(config(), str(pairs), [str(more), str(more)]) == Items(
         ["ab", "bc", "ab"], [["A B", "1", "1"], ["B C", "2", "2"], ["A BB", "3", "3"]]
     )
-    assert test_items(config(references="by_source"), str(pairs), [str(more)]) == Items(
+    assert items_to_score(config(references="by_source"), str(pairs), [str(more)]) == Items(
         ["ab", "bc"], [["A B", "A BB", "1", "3"], ["B C", "2"]]
     )
     with pytest.raises(TransduceError, match=r"short\.txt has 2 lines, but there are 3 pairs"):
-        test_items(config(), str(pairs), [str(write("short.txt", "1\n2\n"))])
+        items_to_score(config(), str(pairs), [str(write("short.txt", "1\n2\n"))])
 
 
 def test_references_stay_as_they_are_written(write: Write) -> None:
     """Another Unicode form counts as an error, as it does for sacrebleu; and that is told."""
     pairs = write("p.tsv", "a\te\u0301 b\n")
-    assert test_items(config(), str(pairs)).references == [["e\u0301 b"]]
+    assert items_to_score(config(), str(pairs)).references == [["e\u0301 b"]]
 
 
 def test_a_file_of_outputs(write: Write) -> None:
-    asked = test_items(config(), str(write("p.tsv", PAIRS)))
+    asked = items_to_score(config(), str(write("p.tsv", PAIRS)))
     system = System.find([write("out.txt", "A B\nB D\n\n")], {"evaluation": {"metrics": ["exact"]}})
     other = System.find([write("other.txt", "A B\nB C\nA BB\n")], {})
     found = evaluate_system(system, other, asked)
@@ -58,18 +57,18 @@ def test_a_file_of_outputs(write: Write) -> None:
 
 
 def test_counts_that_differ(write: Write) -> None:
-    asked = test_items(config(), str(write("p.tsv", PAIRS)))
+    asked = items_to_score(config(), str(write("p.tsv", PAIRS)))
     with pytest.raises(TransduceError, match=r"out\.txt has 2 lines, but there are 3 sources"):
         evaluate_system(System.find([write("out.txt", "A\nB\n")], {}), None, asked)
 
 
 def test_empty_references_are_told_and_never_all(write: Write) -> None:
-    asked = test_items(config(), str(write("p.tsv", "a\tA\nb\n")))
+    asked = items_to_score(config(), str(write("p.tsv", "a\tA\nb\n")))
     told: list[str] = []
     evaluate_system(System.find([write("out.txt", "A\nB\n")], {}), None, asked, told.append)
     assert "warning: empty references: 1; any output is wrong there" in told
     with pytest.raises(TransduceError, match="no test pair has a target"):
-        test_items(config(), str(write("q.tsv", "a\nb\t \n")))
+        items_to_score(config(), str(write("q.tsv", "a\nb\t \n")))
 
 
 def test_the_worst_by_an_error_rate_has_the_most_errors(write: Write) -> None:
@@ -84,7 +83,7 @@ def test_models_and_their_outputs_score_alike(tmp_path: Path) -> None:
     recipe = letters_recipe(tmp_path, steps=3, every=3)
     train(recipe, tmp_path / "run")
     system = System.find([tmp_path / "run"], {"evaluation": {"metrics": ["per"]}})
-    asked = test_items(system.config, str(tmp_path / "t.tsv"))
+    asked = items_to_score(system.config, str(tmp_path / "t.tsv"))
     said: list[str] = []
     found = evaluate_system(system, system, asked, said.append)
     (tmp_path / "out.txt").write_text("".join(text + "\n" for text in found.outputs))

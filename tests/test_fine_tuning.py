@@ -20,7 +20,7 @@ from transduce.data.corpus import Corpus
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.translator import translator_of
 from transduce.errors import TransduceError, UsageError
-from transduce.evaluating import scored, test_items
+from transduce.evaluating import items_to_score, scored
 from transduce.evaluation.metrics import evaluate
 from transduce.experiment import measured, train
 from transduce.fine_tuning import SCORES, change, frozen_parameters, grown, start_of
@@ -135,7 +135,7 @@ def test_the_scores_of_before_are_those_of_the_old_model(
     config = load_config(tmp_path / "run")
     for moment, model in (("before", old), ("after", tmp_path / "run")):
         translator = transduce.load(model)
-        scores, *_ = scored(translator, test_items(config, str(old.parent / "old.tsv")), config)
+        scores, *_ = scored(translator, items_to_score(config, str(old.parent / "old.tsv")), config)
         assert stored[moment]["old test"] == {name: s.score for name, s in scores.items()}
         corpus = Corpus(tmp_path / "run" / "corpus")
         texts = [corpus.valid.text(i) for i in range(len(corpus.valid))]

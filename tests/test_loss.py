@@ -74,14 +74,17 @@ def test_without_holding_the_logits(monkeypatch: pytest.MonkeyPatch, chunk: int,
     monkeypatch.setattr(module, "CHUNK", chunk)
     monkeypatch.setattr(module, "ROWS", rows)
     W = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    b = torch.randn(7, dtype=torch.float64, requires_grad=True)
     states = torch.randn(3, 4, 3, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 7, (3, 4))
-    ours = projected_loss(states, W, labels, 0.2)
-    expected = label_smoothed(states @ W.T, labels, 0.2)
+    without = projected_loss(states, W, labels, 0.2)
+    torch.testing.assert_close(without.sum, label_smoothed(states @ W.T, labels, 0.2).sum)
+    ours = projected_loss(states, W, labels, 0.2, b)
+    expected = label_smoothed(states @ W.T + b, labels, 0.2)
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other)
-    gradients = torch.autograd.grad(ours.sum / 5, (states, W))
-    right = torch.autograd.grad(expected.sum / 5, (states, W))
+    gradients = torch.autograd.grad(ours.sum / 5, (states, W, b))
+    right = torch.autograd.grad(expected.sum / 5, (states, W, b))
     torch.testing.assert_close(gradients, right)
 
 

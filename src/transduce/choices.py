@@ -42,6 +42,8 @@ def _shown(value: object) -> str:
 
 
 SUBWORDS = ("bpe", "unigram")
+RARELY = 100
+"""Updates between two validations, at least: these cost as much as dozens of updates."""
 LESS = 5
 """What a model that is fine-tuned gets less of, rate and length, than one that knows nothing."""
 
@@ -192,8 +194,8 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
     batch = user.get("training", {}).get("tokens", batch)
     less = LESS if fine_tunes(user) else 1
     epochs = min(30.0 if is_text(config) else 60.0, max(10.0, 20e6 / tokens)) / less
-    least = 200 if fine_tunes(user) else 3_000
-    steps = min(100_000 // less, max(least, round(epochs * tokens / batch, -2)))
+    steps = round(epochs * tokens / batch, -2)
+    steps = min(100_000 // less, max(3_000 // less, steps))
     if "minutes" not in user.get("training", {}):
         choices.add(
             user,
@@ -247,11 +249,12 @@ def with_rhythm(choices: Choices, steps: int, width: int, user: Settings) -> Cho
             learning_rate=peak,
             warmup_steps=max(1, steps // 20),
         )
-    every = max(1, math.ceil(steps / 15))
+    every = min(steps, max(RARELY, math.ceil(steps / 15)))
+    times = math.ceil(steps / every)
     choices.add(
         user,
         "training",
-        "fifteen times in the run",
+        f"{times} times in the run" if times > 1 else "at the end of so short a run",
         validate_every=every,
         checkpoint_every=every,
     )

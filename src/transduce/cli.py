@@ -470,7 +470,7 @@ def evaluate(
     import json as json_format
 
     from transduce.data.files import open_text
-    from transduce.evaluating import System, evaluate_system, test_items
+    from transduce.evaluating import System, evaluate_system, items_to_score
     from transduce.model_folder import write_file
 
     changes = [*(set or ())]
@@ -480,7 +480,7 @@ def evaluate(
         changes.append(f"evaluation.bleu_tokenize='{bleu_tokenize}'")
     system = System.find([model, *(ensemble or ())], with_changes(changes))
     other = System.find([baseline], with_changes(changes)) if baseline is not None else None
-    asked = test_items(system.config, test[0] if len(test) == 1 else test, references or ())
+    asked = items_to_score(system.config, test[0] if len(test) == 1 else test, references or ())
     for one in (system, other):
         if one is not None and one.translator is not None:
             decoding = one.config.decoding.model_dump()

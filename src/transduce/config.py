@@ -233,12 +233,19 @@ class ModelConfig(Section):
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on attention weights (not in the paper)."""
     activation_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout after the feed-forward network's ReLU (not in the paper)."""
+    """Dropout after the feed-forward network's activation (not in the paper)."""
     norm_place: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), the paper's; pre: x + Sublayer(LayerNorm(x)), with a final
     norm after each stack."""
     norm_epsilon: float = Field(default=1e-5, gt=0)
     """LayerNorm's ε."""
+    activation: Literal["relu", "swish", "gelu"] = "relu"
+    """Between the two maps of the feed-forward network: max(0, x) as in eq. 2, x · sigmoid(x), or
+    x · Φ(x) with the normal distribution function Φ."""
+    attention_biases: bool = False
+    """Add biases in W_Q, W_K, W_V and W_O, which the paper writes as plain matrices."""
+    output_bias: bool = False
+    """Add a bias to the logits."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Sinusoids of any length (§3.5), or a learned table (Table 3, row E)."""
     max_positions: int = Field(default=1024, ge=1)
@@ -659,6 +666,9 @@ def departures(config: Config) -> list[str]:
     fixed: dict[str, tuple[str, ...]] = {
         "model": (
             "norm_place",
+            "activation",
+            "attention_biases",
+            "output_bias",
             "positions",
             "attention_dropout",
             "activation_dropout",

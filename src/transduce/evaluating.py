@@ -45,7 +45,7 @@ def items(sources: list[str], targets: list[str], references: str) -> Items:
     return Items(sources, [[target] for target in targets])
 
 
-def test_items(config: Config, files: Paths | list[Source], more: Sequence[str] = ()) -> Items:
+def items_to_score(config: Config, files: Paths | list[Source], more: Sequence[str] = ()) -> Items:
     """Read test pairs; no line is left out, and references stay as they are written.
 
     Args:

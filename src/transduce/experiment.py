@@ -23,7 +23,7 @@ from transduce.data.corpus import Corpus, load_tokenizers
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.translator import Translator
 from transduce.errors import TransduceError
-from transduce.evaluating import scored, test_items
+from transduce.evaluating import items_to_score, scored
 from transduce.evaluation.metrics import Score
 from transduce.model_folder import (
     CHECKPOINTS,
@@ -176,7 +176,7 @@ def measured(config: Config, corpus: Corpus) -> fine_tuning.Measure:
     def measure(translator: Translator) -> dict[str, dict[str, Score]]:
         found = {}
         if old_test := config.fine_tuning.old_test:
-            found["old test"], _ = scored(translator, test_items(config, old_test), config)
+            found["old test"], _ = scored(translator, items_to_score(config, old_test), config)
         found["validation"], _ = scored(translator, asked, config)
         return found
 

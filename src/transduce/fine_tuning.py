@@ -228,15 +228,17 @@ def grown(
         size = len(before)
         if len(after) < size or after.pieces(range(size)) != before.pieces(range(size)):
             raise TransduceError(f"{origin} has other vocabularies now than when the run began")
-        matrix = tensors.get(f"{name}.weight")
-        if matrix is None:  # tied to another one
-            continue
-        rows = [matrix]
-        for piece in after.pieces(range(size, len(after))):
-            parts = before.parts(piece)
-            known = matrix[parts] if parts and UNK not in parts else matrix[EOS + 1 :]
-            rows.append(known.mean(dim=0, keepdim=True))
-        result[f"{name}.weight"] = torch.cat(rows)
+        spelled = [before.parts(piece) for piece in after.pieces(range(size, len(after)))]
+        for key in (f"{name}.weight", f"{name}.bias"):
+            table = tensors.get(key)
+            if table is None:  # tied to another one, or there is no bias
+                continue
+            rows = [
+                table[parts] if parts and UNK not in parts else table[EOS + 1 :]
+                for parts in spelled
+            ]
+            means = [known.mean(dim=0, keepdim=True) for known in rows]
+            result[key] = torch.cat([table, *means])
     return result
 
 

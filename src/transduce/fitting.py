@@ -178,7 +178,8 @@ def kept_bytes(
     src, tgt = (torch.full((rows, length), EOS, device=device) for length in (source, target))
     with dropout_from(0), Witness() as witness, products_in(training.precision, device):
         states = model.states(src, tgt)
-        loss = projected_loss(states, model.output.weight, tgt, training.eps_ls)
+        output = model.output
+        loss = projected_loss(states, output.weight, tgt, training.eps_ls, output.bias)
         del states
     kept = sum(size for one, size in witness.sizes.items() if one not in weights and alive(one))
     del loss  # until here it held whatever the backward pass would need

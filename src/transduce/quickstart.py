@@ -14,7 +14,7 @@ from rich.table import Table
 from transduce.config import Settings
 from transduce.data import cmudict
 from transduce.decoding.translator import load
-from transduce.evaluating import scored, test_items
+from transduce.evaluating import items_to_score, scored
 from transduce.experiment import train
 from transduce.model_folder import CONFIG, load_config
 
@@ -78,7 +78,7 @@ def quickstart(out: Path, minutes: float, say: Callable[[str], None]) -> Result 
         return None
     say("pronouncing the held-out words, with the same search as in validation")
     config = load_config(out)
-    asked = test_items(config, str(folder / "test.tsv"))
+    asked = items_to_score(config, str(folder / "test.tsv"))
     scores, outputs = scored(load(out), asked, config)
     examples = list(zip(asked.sources, asked.references, outputs, strict=True))
     return Result(scores["wer"].score, scores["per"].score, len(outputs), out, examples)

@@ -4,6 +4,8 @@ Nothing is shared with the model but its weights: no batches, no padding, no mas
 positions are loops.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,6 +16,11 @@ from transduce.model import Transformer
 
 Matrix = npt.NDArray[np.float64]
 Weights = dict[str, Matrix]
+
+
+def linear(w: Weights, name: str, x: Matrix, rows: slice = slice(None)) -> Matrix:
+    bias = w.get(f"{name}.bias")
+    return np.asarray(x @ w[f"{name}.weight"][rows].T + (0.0 if bias is None else bias[rows]))
 
 
 def softmax(s: Matrix) -> Matrix:
@@ -35,22 +42,32 @@ def multi_head(
 ) -> Matrix:
     heads = []
     for i in range(h):
-        W_Q = w[f"{name}.W_Q.weight"][i * d_k : (i + 1) * d_k]
-        W_K = w[f"{name}.W_K.weight"][i * d_k : (i + 1) * d_k]
-        W_V = w[f"{name}.W_V.weight"][i * d_v : (i + 1) * d_v]
-        Q, K, V = x @ W_Q.T, memory @ W_K.T, memory @ W_V.T
+        keys, values = slice(i * d_k, (i + 1) * d_k), slice(i * d_v, (i + 1) * d_v)
+        Q = linear(w, f"{name}.W_Q", x, keys)
+        K = linear(w, f"{name}.W_K", memory, keys)
+        V = linear(w, f"{name}.W_V", memory, values)
         rows = []
         for t, q in enumerate(Q):
             seen = t + 1 if causal else len(K)
             alpha = softmax(np.array([q @ k for k in K[:seen]]) / np.sqrt(d_k))
             rows.append(sum(a * v for a, v in zip(alpha, V[:seen], strict=True)))
         heads.append(np.array(rows))
-    return np.asarray(np.concatenate(heads, axis=1) @ w[f"{name}.W_O.weight"].T)
+    return linear(w, f"{name}.W_O", np.concatenate(heads, axis=1))
 
 
-def feed_forward(w: Weights, name: str, x: Matrix) -> Matrix:
-    inner = np.maximum(0.0, x @ w[f"{name}.W_1.weight"].T + w[f"{name}.W_1.bias"])
-    return np.asarray(inner @ w[f"{name}.W_2.weight"].T + w[f"{name}.W_2.bias"])
+def activated(kind: str, x: float) -> float:
+    match kind:
+        case "relu":
+            return max(0.0, x)
+        case "swish":
+            return x / (1 + math.exp(-x))
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def feed_forward(w: Weights, name: str, x: Matrix, kind: str) -> Matrix:
+    inner = linear(w, f"{name}.W_1", x)
+    inner = np.array([[activated(kind, number) for number in row] for row in inner])
+    return linear(w, f"{name}.W_2", inner)
 
 
 def positions(length: int, d_model: int) -> Matrix:
@@ -80,7 +97,7 @@ def logits(model: Transformer, src: list[int], tgt_in: list[int]) -> Matrix:
             return layer_norm(w, f"{name}_norm", x + sublayer(x), c.norm_epsilon)
         return np.asarray(x + sublayer(layer_norm(w, f"{name}_norm", x, c.norm_epsilon)))
 
-    sizes = (c.h, c.d_k, c.d_v)
+    sizes, kind = (c.h, c.d_k, c.d_v), c.activation
     x = embed(src, "source")
     for i in range(c.N_encoder):
         n = f"encoder.layers.{i}"
@@ -89,7 +106,7 @@ def logits(model: Transformer, src: list[int], tgt_in: list[int]) -> Matrix:
             lambda x, n=n: multi_head(w, f"{n}.self_attention", x, x, *sizes, causal=False),
         )  # fmt: skip
         x = add_and_norm(
-            x, f"{n}.feed_forward", lambda x, n=n: feed_forward(w, f"{n}.feed_forward", x)
+            x, f"{n}.feed_forward", lambda x, n=n: feed_forward(w, f"{n}.feed_forward", x, kind)
         )
     memory = layer_norm(w, "encoder.norm", x, c.norm_epsilon) if c.norm_place == "pre" else x
     y = embed(tgt_in, "target")
@@ -104,11 +121,11 @@ def logits(model: Transformer, src: list[int], tgt_in: list[int]) -> Matrix:
             lambda y, n=n: multi_head(w, f"{n}.cross_attention", y, memory, *sizes, causal=False),
         )  # fmt: skip
         y = add_and_norm(
-            y, f"{n}.feed_forward", lambda y, n=n: feed_forward(w, f"{n}.feed_forward", y)
+            y, f"{n}.feed_forward", lambda y, n=n: feed_forward(w, f"{n}.feed_forward", y, kind)
         )
     if c.norm_place == "pre":
         y = layer_norm(w, "decoder.norm", y, c.norm_epsilon)
-    return np.asarray(y @ w["output.weight"].T)
+    return linear(w, "output", y)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +138,8 @@ def logits(model: Transformer, src: list[int], tgt_in: list[int]) -> Matrix:
         {"tie_embeddings": False, "scale_embeddings": False},
         {"N_encoder": 3, "N_decoder": 1, "d_k": 1, "d_v": 11, "norm_epsilon": 1e-2},
         {"d_model": 13, "h": 1},
+        {"activation": "swish", "attention_biases": True},
+        {"activation": "gelu", "output_bias": True, "norm_place": "pre"},
     ],
     ids=str,
 )

@@ -111,10 +111,11 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.h = config.h
-        self.W_Q = nn.Linear(config.d_model, config.h * config.d_k, bias=False)
-        self.W_K = nn.Linear(config.d_model, config.h * config.d_k, bias=False)
-        self.W_V = nn.Linear(config.d_model, config.h * config.d_v, bias=False)
-        self.W_O = nn.Linear(config.h * config.d_v, config.d_model, bias=False)
+        biases = config.attention_biases
+        self.W_Q = nn.Linear(config.d_model, config.h * config.d_k, biases)
+        self.W_K = nn.Linear(config.d_model, config.h * config.d_k, biases)
+        self.W_V = nn.Linear(config.d_model, config.h * config.d_v, biases)
+        self.W_O = nn.Linear(config.h * config.d_v, config.d_model, biases)
         self.weights = nn.Identity()
         self.dropout = Dropout(config.attention_dropout)
 
@@ -180,18 +181,29 @@ def fused_pays(Q: Float[Tensor, "B h q d_k"], P_drop: float = 0.0) -> bool:
 # Position-wise feed-forward networks (§3.3) -----------------------------------------------------
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "swish": functional.silu,
+    "gelu": functional.gelu,
+}
+
+
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (eq. 2), at each position alike."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (eq. 2), at each position alike.
+
+    Other activations may stand in the place of max(0, x).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.W_1 = nn.Linear(config.d_model, config.d_ff)
         self.W_2 = nn.Linear(config.d_ff, config.d_model)
+        self.activation = ACTIVATIONS[config.activation]
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Float[Tensor, "B q d_model"]) -> Float[Tensor, "B q d_model"]:
         """Transform every position by itself."""
-        return self.W_2(self.dropout(self.W_1(x).relu()))
+        return self.W_2(self.dropout(self.activation(self.W_1(x))))
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -589,7 +601,7 @@ class Transformer(nn.Module):
         self.config = config
         self.source_embedding = Embedding(config.source_vocabulary, config)
         self.target_embedding = Embedding(config.target_vocabulary, config)
-        self.output = nn.Linear(config.d_model, config.target_vocabulary, bias=False)
+        self.output = nn.Linear(config.d_model, config.target_vocabulary, config.output_bias)
         if config.positions == "learned":
             self.source_positions: nn.Module = LearnedPositions(
                 config.d_model, config.max_positions

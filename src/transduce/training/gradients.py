@@ -132,8 +132,8 @@ class Gradients:
             batch = with_unknown_words(batch, self.config.word_dropout, seed).to(self.device)
             with products_in(self.config.precision, self.device):
                 states = self.states_of(batch)
-                W = self.model.output.weight
-                loss = projected_loss(states, W, batch.tgt_out, self.config.eps_ls)
+                W, b = self.model.output.weight, self.model.output.bias
+                loss = projected_loss(states, W, batch.tgt_out, self.config.eps_ls, b)
             gradients = torch.autograd.grad(loss.sum / tokens, self.parameters)
         return Sums(loss.sum.item(), loss.unsmoothed.item()), list(gradients)
 

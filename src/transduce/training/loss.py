@@ -47,13 +47,14 @@ def projected_loss(
     W: Float[Tensor, "vocab d_model"],
     tgt_out: Int[Tensor, "B T"],
     eps_ls: float = 0.1,
+    b: Float[Tensor, " vocab"] | None = None,
 ) -> Loss:
-    """`label_smoothed(states Wᵀ, tgt_out, eps_ls)`, without ever holding all of the logits.
+    """`label_smoothed(states Wᵀ + b, tgt_out, eps_ls)`, without ever holding all of the logits.
 
     The gradient by the logits is p − q. It is computed together with the loss, chunk by chunk, in
-    the place of the logits, and at once multiplied out into the gradients of states and W.
+    the place of the logits, and at once multiplied out into the gradients of states, W and b.
     """
-    smoothed, unsmoothed = _Projected.apply(states.flatten(0, 1), W, tgt_out.flatten(), eps_ls)  # type: ignore[no-untyped-call]
+    smoothed, unsmoothed = _Projected.apply(states.flatten(0, 1), W, b, tgt_out.flatten(), eps_ls)  # type: ignore[no-untyped-call]
     return Loss(smoothed, (tgt_out != PAD).sum(), unsmoothed)
 
 
@@ -63,34 +64,38 @@ class _Projected(torch.autograd.Function):
         ctx: Any,
         states: Float[Tensor, "tokens d_model"],
         W: Float[Tensor, "vocab d_model"],
+        b: Float[Tensor, " vocab"] | None,
         labels: Int[Tensor, " tokens"],
         eps_ls: float,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         kind = states.device.type
         narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else W.dtype
-        x, narrow_W = states.to(narrow), W.to(narrow)
+        x, narrow_W, narrow_b = states.to(narrow), W.to(narrow), b if b is None else b.to(narrow)
         d_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
         d_W = torch.zeros_like(W) if ctx.needs_input_grad[1] else None
+        d_b = torch.zeros_like(b) if b is not None and ctx.needs_input_grad[2] else None
         wide = torch.promote_types(narrow, torch.float32)
         sums = torch.zeros(2, dtype=wide, device=states.device)
         for first in range(0, len(labels), CHUNK):
             chunk = slice(first, first + CHUNK)
-            logits = functional.linear(x[chunk], narrow_W)
+            logits = functional.linear(x[chunk], narrow_W, narrow_b)
             sums += _p_minus_q(logits, labels[chunk], eps_ls)
             if d_states is not None:
                 d_states[chunk] = logits @ narrow_W
             if d_W is not None:
                 d_W += logits.t() @ x[chunk]
-        ctx.save_for_backward(d_states, d_W)
+            if d_b is not None:
+                d_b += logits.sum(dim=0, dtype=d_b.dtype)
+        ctx.save_for_backward(d_states, d_W, d_b)
         ctx.mark_non_differentiable(sums[1])
         return sums[0], sums[1]
 
     @staticmethod
     def backward(
         ctx: Any, d_smoothed: Tensor, _: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None]:
-        d_states, d_W = (d if d is None else d.mul_(d_smoothed) for d in ctx.saved_tensors)
-        return d_states, d_W, None, None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        d_states, d_W, d_b = (d if d is None else d.mul_(d_smoothed) for d in ctx.saved_tensors)
+        return d_states, d_W, d_b, None, None
 
 
 def _p_minus_q(

@@ -251,7 +251,8 @@ class Trainer:
             batch = collate([pairs[int(usual[i])] for i in places]).to(self.device)
             with products_in(self.config.precision, self.device):
                 states = self.model.states(batch.src, batch.tgt_in)
-                loss = projected_loss(states, self.model.output.weight, batch.tgt_out, eps_ls=0.0)
+                W, b = self.model.output.weight, self.model.output.bias
+                loss = projected_loss(states, W, batch.tgt_out, 0.0, b)
             total += loss.unsmoothed.item()
             tokens += loss.tokens.item()
         return total / tokens
