@@ -9,7 +9,8 @@ import transduce
 
 ROOT = Path(transduce.__file__).parent
 ORDER = [
-    "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
+    "errors", "config", "model", "data", "model_folder", "training", "exporting", "decoding",
+    "evaluation",
     "evaluating", "choices", "fine_tuning", "preparing", "translating", "advice", "fitting",
     "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
@@ -32,7 +33,17 @@ WITHIN = {
         "watch",
         "trainer",
     ],
-    "decoding": ["constraints", "search", "engines", "outputs", "requests", "translator"],
+    "exporting": ["ctranslate2"],
+    "decoding": [
+        "constraints",
+        "search",
+        "engines",
+        "ctranslate2",
+        "choosing",
+        "outputs",
+        "requests",
+        "translator",
+    ],
     "evaluation": ["error_rates", "metrics"],
     "model": ["transformer"],
 }

@@ -324,6 +324,7 @@ def translate(
     prefix: str = "",
     require: Texts = None,
     forbid: Texts = None,
+    engine: Literal["auto", "torch", "ctranslate2"] | None = None,
     ensemble: Models = None,
     set: Assignments = None,
 ) -> None:
@@ -345,6 +346,7 @@ def translate(
         prefix: how every output begins.
         require: a word or phrase that every output has; may be repeated.
         forbid: letters that no output has, in a row, not even within a word; may be repeated.
+        engine: torch knows everything, ctranslate2 is faster; auto says which it takes, and why.
         ensemble: more models with the same vocabulary; the mean of their probabilities counts.
         set: change a setting of [decoding]; may be repeated. Draw outputs at random with
             --set decoding.method=sample (temperature, top_k, top_p, seed).
@@ -352,22 +354,27 @@ def translate(
     if input != "-" and not Path(input).is_file():
         raise TransduceError(f"cannot read {input}: no such file")
     from transduce.data.files import ending, read_lines
+    from transduce.decoding.choosing import choose
     from transduce.decoding.requests import Request, read_requests
     from transduce.decoding.translator import opened
-    from transduce.translating import count_lines, dependence, destination, translate_file
+    from transduce.translating import count_lines, dependence, destination, translate_file, tune
 
     changes = [*(set or ())]
     changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
     changes += [f"decoding.alpha={alpha}"] if alpha is not None else []
+    changes += [f"decoding.engine={engine}"] if engine is not None else []
     models = [model, *(ensemble or ())]
-    config, translator = opened(models, with_changes(changes))
     for_all = Request("", prefix, tuple(require or ()), tuple(forbid or ()))
+    objects = input_format == "jsonl" or (input_format is None and ending(input) == ".jsonl")
+    settings, in_detail = with_changes(changes), format == "jsonl"
+    choice = choose(models, settings, wishes=objects or for_all != Request(""))
+    config, translator = opened(models, merge(settings, choice.settings))
     translator.check(n_best)
+    count = count_lines(input)
+    tune(translator, count, say)
+    say(f"engine: {choice}")
     lines, name = read_lines(input), "standard input" if input == "-" else input
-    if input_format == "jsonl" or (input_format is None and ending(input) == ".jsonl"):
-        requests = read_requests(lines, name)
-    else:
-        requests = (Request(line) for line in lines)
+    requests = read_requests(lines, name) if objects else (Request(line) for line in lines)
 
     def show(translation: "Translation", number: int) -> str:
         if "cut" in translation.flags:
@@ -384,7 +391,7 @@ def translate(
         if out.lines:
             say(f"going on after line {out.lines:,}")
         try:
-            translate_file(translator, every, show, out, n_best, count_lines(input))
+            translate_file(translator, every, show, out, n_best, count, in_detail)
         except KeyboardInterrupt:
             if output is not None:
                 say("what is done is kept: the same command goes on from there")

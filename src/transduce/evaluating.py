@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from transduce.config import Config, Paths, Settings, Source, merge, parse
-from transduce.data.files import read_lines
+from transduce.data.files import fingerprint, read_lines
 from transduce.data.progress import Counting
 from transduce.data.readers import read_pairs
 from transduce.data.text import is_blank, normalize, one_line
+from transduce.decoding.choosing import Verdict, choose, offered, remember
 from transduce.decoding.translator import Translator, opened
 from transduce.errors import TransduceError
 from transduce.evaluation.metrics import (
@@ -23,6 +24,7 @@ from transduce.evaluation.metrics import (
     is_better,
     tokenized_looking,
 )
+from transduce.model_folder import WEIGHTS
 
 Say = Callable[[str], None]
 SAMPLES = 1000
@@ -95,6 +97,37 @@ def scored(
     outputs = [translation.text for translation in translator.translate_stream(asked.sources)]
     names, tokenize = config.evaluation.metrics, config.evaluation.bleu_tokenize
     return evaluate(outputs, asked.references, names, tokenize), outputs
+
+
+def judge_int8(folder: Path, asked: Items, say: Say) -> Verdict | None:
+    """Compare int8 with float32 on validation items, where CTranslate2 has both; note the result.
+
+    Args:
+        folder: of the model; the verdict is written beside its weights.
+        asked: what is translated.
+        say: is told.
+    """
+    settings: Settings = {"decoding": {"engine": "auto", "precision": "int8"}}
+    if choose([folder], settings).engine != "ctranslate2" or "int8" not in offered():
+        return None
+    found = {}
+    for precision in ("float32", "int8"):
+        changes = {"decoding": {"engine": "ctranslate2", "precision": precision}}
+        config, translator = opened([folder], changes)
+        scores, _ = scored(translator, asked, config)
+        found[precision] = scores[config.evaluation.metrics[0]].score
+    verdict = Verdict(
+        metric=config.evaluation.metrics[0],
+        sentences=len(asked.sources),
+        weights=fingerprint(str(folder / WEIGHTS)),
+        **found,
+    )
+    remember(folder, verdict)
+    say(
+        str(verdict)
+        + ("" if verdict.passes else f": more than {verdict.bound} worse, not for auto")
+    )
+    return verdict
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from transduce.data.corpus import Corpus, load_tokenizers
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.translator import Translator
 from transduce.errors import TransduceError
-from transduce.evaluating import items_to_score, scored
+from transduce.evaluating import items_to_score, judge_int8, scored
 from transduce.evaluation.metrics import Score
 from transduce.model_folder import (
     CHECKPOINTS,
@@ -115,6 +115,7 @@ def lead(
         )
     else:
         finish(config, run, tokenizers, trainer, say)
+        judge_int8(run / MODEL, validation_items(corpus, config), say)
         if tunes:
             fine_tuning.score_after(config, run, measure, say)
     return outcome

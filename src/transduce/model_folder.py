@@ -155,8 +155,8 @@ def load_config(folder: Path) -> Config:
     return parse(read_toml(folder / CONFIG), str(folder / CONFIG))
 
 
-def load_model(path: Path) -> tuple[Config, Transformer, tuple[Tokenizer, Tokenizer]]:
-    """Read a model folder: its configuration, the model (in evaluation mode) and tokenizers.
+def load_settings(path: Path) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """Read what a model folder holds beside the weights: its configuration and tokenizers.
 
     Raises:
         TransduceError: naming the file that is missing, broken or does not fit the others.
@@ -170,6 +170,17 @@ def load_model(path: Path) -> tuple[Config, Transformer, tuple[Tokenizer, Tokeni
             f"{folder}: the tokenizers have {len(tokenizers[0])} and {len(tokenizers[1])} pieces, "
             f"but {CONFIG} says {sizes[0]} and {sizes[1]}"
         )
+    return config, tokenizers
+
+
+def load_model(path: Path) -> tuple[Config, Transformer, tuple[Tokenizer, Tokenizer]]:
+    """Read a model folder: its configuration, the model (in evaluation mode) and tokenizers.
+
+    Raises:
+        TransduceError: naming the file that is missing, broken or does not fit the others.
+    """
+    folder = find_model(path)
+    config, tokenizers = load_settings(folder)
     tensors = read_tensors(folder / WEIGHTS)
     with torch.device("meta"):
         model = Transformer(config.model)

@@ -18,12 +18,15 @@ from typing import IO
 from transduce.config import STDIN, is_url
 from transduce.data.files import fingerprint, open_bytes, open_text, split_lines
 from transduce.data.progress import Counting
+from transduce.decoding.ctranslate2 import CTranslate2Engine
 from transduce.decoding.outputs import Translation
 from transduce.decoding.requests import Request
 from transduce.decoding.translator import CHUNK, Translator
 from transduce.errors import TransduceError, UsageError
 from transduce.model_folder import WEIGHTS, find_model, write_file
 
+MANY = 1_000
+"""Lines that are worth a measurement of a few seconds."""
 Show = Callable[[Translation, int], str]
 """Makes a line of output of a translation and the number of its line, from 1."""
 
@@ -128,6 +131,7 @@ def translate_file(
     out: Destination,
     n_best: int = 1,
     total: int | None = None,
+    each_token: bool = True,
 ) -> None:
     """Translate requests and write a line for each.
 
@@ -138,13 +142,19 @@ def translate_file(
         out: where to.
         n_best: number of alternatives.
         total: how many requests there are, if that is known.
+        each_token: whether `show` shows the log-probability of each token.
     """
     typed = total is None and sys.stdin.isatty()  # then each line is answered at once
     chunk = 1 if typed else CHUNK
     silent = typed or out.file.isatty()
     with Counting("translating", "lines", total, out.lines, silent=silent) as progress:
         stream = translator.translate_stream(
-            out.left(requests), n_best, first=out.lines, chunk=chunk, tell=progress.advance
+            out.left(requests),
+            n_best,
+            first=out.lines,
+            chunk=chunk,
+            tell=progress.advance,
+            each_token=each_token,
         )
         for number, translation in enumerate(stream, start=out.lines + 1):
             out.file.write(show(translation, number) + "\n")
@@ -153,6 +163,13 @@ def translate_file(
             if number % chunk == 0:
                 out.note(number)
     out.complete()
+
+
+def tune(translator: Translator, lines: int | None, say: Callable[[str], None]) -> None:
+    """Have an engine measured that has much to do and knows several ways of doing it."""
+    engine = translator.engine
+    if lines is not None and lines >= MANY and isinstance(engine, CTranslate2Engine):
+        engine.measure(say, translator.decoding.beam_size)
 
 
 def dependence(models: Iterable[Path], *settings: object) -> str:

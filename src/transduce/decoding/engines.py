@@ -1,34 +1,85 @@
-"""What runs the model during search and scoring."""
+"""What runs the model during search and scoring: the torch engine, and several of them as one."""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from threading import get_ident
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transduce.config import PAD
+from transduce.config import PAD, DecodingConfig
 from transduce.data.batches import collate, padded
-from transduce.decoding.search import Next, Step
+from transduce.decoding.constraints import FREE, Constraints
+from transduce.decoding.search import (
+    NEVER,
+    Hypothesis,
+    Next,
+    Penalty,
+    Same,
+    Sampling,
+    Step,
+    beam_search,
+    sample,
+)
 from transduce.model import DecoderLayer, Transformer
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+MOST_SIDE_BY_SIDE = 4
+"""Threads of Python that search at a time: they take turns between the operations."""
+
+
+class Task(NamedTuple):
+    """A sentence to search the output of."""
+
+    source: list[int]
+    """Pieces, without END."""
+    limit: int
+    """How many tokens the output may have, END included (P14)."""
+    rules: Constraints = FREE
+    number: int = 0
+    """Its line in the whole file, from 0: draws depend on it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is searched for, for each sentence of a batch alike."""
+
+    decoding: DecodingConfig
+    beam_size: int
+    n_best: int = 1
+    same: Same = tuple
+    """Outputs for whose tokens this gives equal values count as one."""
+    each_token: bool = True
+    """Whether the log-probability of each token is asked for, or only their sum."""
+
+    @property
+    def penalty(self) -> Penalty:
+        """What makes a sum of log-probabilities a score."""
+        return Penalty(self.decoding.penalty, self.decoding.alpha, self.decoding.beta)
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Anything that says how probable each next token is."""
+    """Anything that finds outputs and says how probable given ones are."""
 
-    def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
-        """Encode sources (pieces without END) and return the step function of their search.
+    @property
+    def batch_tokens(self) -> int:
+        """How many source tokens it translates best together."""
+        ...
 
-        Its coverage is None unless it is asked for.
-        """
+    @property
+    def side_by_side(self) -> int:
+        """How many batches it works on best at a time."""
+        ...
+
+    def search(self, tasks: Sequence[Task], wanted: Wanted) -> list[list[Hypothesis]]:
+        """Return the best outputs of each sentence of a batch, see `search.beam_search`."""
         ...
 
     def score(self, pairs: Pairs) -> list[list[float]]:
@@ -36,7 +87,41 @@ class Engine(Protocol):
         ...
 
 
-class TorchEngine:
+class StepByStep:
+    """An engine that says how probable each next token is, so that our own search can ask it."""
+
+    def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
+        """Encode sources (pieces without END) and return the step function of their search.
+
+        Its coverage is None unless it is asked for.
+        """
+        raise NotImplementedError
+
+    batch_tokens = 1024
+
+    @property
+    def side_by_side(self) -> int:
+        """See `Engine.side_by_side`.
+
+        On CPUs a batch of sentences gains little from a second thread, since threads that share an
+        operation wait for each other after it; two batches side by side gain nearly twice.
+        """
+        return min(torch.get_num_threads(), MOST_SIDE_BY_SIDE)
+
+    def search(self, tasks: Sequence[Task], wanted: Wanted) -> list[list[Hypothesis]]:
+        """See `Engine.search`."""
+        asked, penalty, n_best = wanted.decoding, wanted.penalty, wanted.n_best
+        step = self.start([task.source for task in tasks], coverage=asked.beta > 0)
+        limits, rules = [task.limit for task in tasks], [task.rules for task in tasks]
+        if asked.method == "sample":
+            sampling = Sampling(asked.temperature, asked.top_k, asked.top_p, asked.seed)
+            lines = [task.number for task in tasks]
+            return sample(step, limits, lines, n_best, sampling, penalty, wanted.same, NEVER, rules)
+        beam = wanted.beam_size
+        return beam_search(step, limits, beam, n_best, penalty, wanted.same, NEVER, rules)
+
+
+class TorchEngine(StepByStep):
     """A copy of the model, with cached keys and values.
 
     Args:
@@ -57,7 +142,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
-        """See `Engine.start`."""
+        """See `StepByStep.start`."""
         src = padded(sources, end=True).to(self.device)
         state = self.model.start(src)
         attended = torch.zeros(*src.shape, device=self.device)[:, None]
@@ -148,14 +233,14 @@ def for_steps(model: Transformer, dtype: torch.dtype) -> Transformer:
     return deepcopy(model, dict(instead))  # what has a copy already is not copied again
 
 
-class Ensemble:
+class Ensemble(StepByStep):
     """Several models with one vocabulary: the mean of their probabilities."""
 
-    def __init__(self, members: Sequence[Engine]) -> None:
+    def __init__(self, members: Sequence[TorchEngine]) -> None:
         self.members = members
 
     def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
-        """See `Engine.start`."""
+        """See `StepByStep.start`."""
         steps = [member.start(sources, coverage) for member in self.members]
 
         def step(tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"]) -> Next:

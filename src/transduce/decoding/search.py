@@ -78,15 +78,13 @@ class Hypothesis:
 
     tokens: tuple[int, ...]
     log_probabilities: tuple[float, ...]
+    """Of each token; nothing where only the sum is known."""
+    log_probability: float
+    """Their sum."""
     score: float
-    """The sum of the log-probabilities over the length penalty, and what coverage adds."""
+    """The sum over the length penalty, and what coverage adds."""
     finished: bool
     """False if the length limit came before END."""
-
-    @property
-    def log_probability(self) -> float:
-        """The sum of the tokens' log-probabilities."""
-        return math.fsum(self.log_probabilities)
 
 
 @dataclass
@@ -116,7 +114,7 @@ class _Live:
         """Return one of them as it stands."""
         tokens, log_probs = self.tokens[row, i].tolist(), self.log_probs[row, i].tolist()
         score = penalty.score(float(self.totals[row, i]), self.length, float(self.coverage[row, i]))
-        return Hypothesis(tuple(tokens), tuple(log_probs), score, finished=False)
+        return Hypothesis(tuple(tokens), tuple(log_probs), math.fsum(log_probs), score, False)
 
     def continued(self, best: "_Continuations", places: Int[Tensor, "B some"]) -> "_Live":
         """Return what some of the continuations make of them."""
@@ -394,7 +392,8 @@ def _ended(live: _Live, best: _Continuations, row: int, place: int, penalty: Pen
     tokens = (*live.tokens[row, i].tolist(), EOS)
     log_probs = (*live.log_probs[row, i].tolist(), float(best.log_probs[row, place]))
     total, coverage = float(best.totals[row, place]), float(best.coverage[row, place])
-    return Hypothesis(tokens, log_probs, penalty.score(total, len(tokens), coverage), True)
+    score = penalty.score(total, len(tokens), coverage)
+    return Hypothesis(tokens, log_probs, math.fsum(log_probs), score, True)
 
 
 def _living(

@@ -4,45 +4,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 
 from transduce.config import EOS, Config, DecodingConfig, Settings, merge, parse
 from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.constraints import Constraints
-from transduce.decoding.engines import Engine, Ensemble, TorchEngine
+from transduce.decoding.choosing import choose, known_to_torch
+from transduce.decoding.ctranslate2 import CTranslate2Engine, converted, obstacles
+from transduce.decoding.engines import Engine, Ensemble, Task, TorchEngine, Wanted
 from transduce.decoding.outputs import EMPTY, Output, Scored, Translation
 from transduce.decoding.requests import Request, Rules
-from transduce.decoding.search import (
-    NEVER,
-    Hypothesis,
-    Penalty,
-    Sampling,
-    beam_search,
-    sample,
-)
+from transduce.decoding.search import Hypothesis
 from transduce.errors import TransduceError, UsageError
 from transduce.model import Transformer
-from transduce.model_folder import load_model
+from transduce.model_folder import find_model, load_model, load_settings
 
 T = TypeVar("T")
-MOST_SIDE_BY_SIDE = 4
-"""Threads of Python that search at a time: they take turns between the operations."""
 CHUNK = 2_000  # lines of a stream that are read, sorted by length and translated together
-
-
-class _Task(NamedTuple):
-    """A line on its way through the search."""
-
-    number: int
-    """From 0, in the whole file."""
-    source: list[int]
-    cut: bool
-    limit: int
-    """How many tokens the output may have, END included (P14)."""
-    rules: Constraints
 
 
 class Translator:
@@ -74,6 +54,7 @@ class Translator:
         beam_size: int | None = None,
         first: int = 0,
         tell: Callable[[int], None] = lambda lines: None,
+        each_token: bool = True,
     ) -> list[Translation]:
         """Translate lines; each answer is the same whatever lines it is in company with.
 
@@ -85,6 +66,8 @@ class Translator:
             first: the number of the first line, from 0: of draws (`decoding.method`), each line has
                 its own.
             tell: told how many more lines are done, now and then.
+            each_token: whether the log-probability of each token is wanted, too. Some engines are
+                faster without.
 
         Raises:
             UsageError: if the beam is narrower than the number of alternatives, or an output cannot
@@ -100,21 +83,21 @@ class Translator:
         tell(len(results))
         full = [i for i in range(len(requests)) if i not in results]
         encoded = self.source.encode_lines([requests[i].source for i in full])
+        cut = {i for i, ids in zip(full, encoded, strict=True) if len(ids) > self.max_source}
         tasks = {
-            i: self._task(ids, requests[i], rules, first + i)
+            i: self._task(ids[: self.max_source], requests[i], rules, first + i)
             for i, ids in zip(full, encoded, strict=True)
         }
-        sources = {i: task.source for i, task in tasks.items()}
-        batches = list(by_length(sources, self.decoding.batch_tokens))
+        wanted = Wanted(self.decoding, beam, n_best, self._text, each_token)
 
         def search(batch: list[int]) -> list[list[Hypothesis]]:
-            return self._search([tasks[i] for i in batch], beam, n_best)
+            return self.engine.search([tasks[i] for i in batch], wanted)
 
-        for batch, outputs in zip(batches, side_by_side(search, batches), strict=True):
+        for batch, outputs in self._batches({i: tasks[i].source for i in full}, search):
             for i, found in zip(batch, outputs, strict=True):
                 best = tuple(self._output(hypothesis) for hypothesis in found)
                 problems = {
-                    "cut": tasks[i].cut,
+                    "cut": i in cut,
                     "unfinished": not best[0].finished,
                     "fewer": len(best) < n_best,
                     "unmet": not rules.met(requests[i], best[0].text),
@@ -132,11 +115,12 @@ class Translator:
         first: int = 0,
         chunk: int = CHUNK,
         tell: Callable[[int], None] = lambda lines: None,
+        each_token: bool = True,
     ) -> Iterator[Translation]:
         """`translate` for any number of lines, so many at a time, in bounded memory."""
         lines = iter(lines)
         while some := list(islice(lines, chunk)):
-            yield from self.translate(some, n_best, beam_size, first, tell)
+            yield from self.translate(some, n_best, beam_size, first, tell, each_token)
             first += len(some)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
@@ -153,12 +137,11 @@ class Translator:
                 )
         lengths = {i: src if len(src) > len(tgt) else tgt for i, (src, tgt) in enumerate(ids)}
         results: dict[int, Scored] = {}
-        batches = list(by_length(lengths, self.decoding.batch_tokens))
 
         def score(batch: list[int]) -> list[list[float]]:
             return self.engine.score([ids[i] for i in batch])
 
-        for batch, scores in zip(batches, side_by_side(score, batches), strict=True):
+        for batch, scores in self._batches(lengths, score):
             for i, log_probabilities in zip(batch, scores, strict=True):
                 tokens = tuple(self.target.pieces([*ids[i][1], EOS]))
                 results[i] = Scored(*pairs[i], tokens, tuple(log_probabilities))
@@ -186,28 +169,19 @@ class Translator:
             )
         return beam
 
-    def _task(self, ids: list[int], request: Request, rules: Rules, number: int) -> "_Task":
-        source = ids[: self.max_source]
+    def _task(self, source: list[int], request: Request, rules: Rules, number: int) -> Task:
         limit = len(source) + 1 + self.decoding.max_extra
         if self.max_positions is not None:
             limit = min(limit, self.max_positions)
-        constraints = rules.of(request, limit, f"line {number + 1}")
-        return _Task(number, source, len(ids) > len(source), limit, constraints)
+        return Task(source, limit, rules.of(request, limit, f"line {number + 1}"), number)
 
-    def _search(
-        self, tasks: Sequence["_Task"], beam_size: int, n_best: int
-    ) -> list[list[Hypothesis]]:
-        asked = self.decoding
-        penalty = Penalty(asked.penalty, asked.alpha, asked.beta)
-        step = self.engine.start([task.source for task in tasks], coverage=asked.beta > 0)
-        limits, constraints = [task.limit for task in tasks], [task.rules for task in tasks]
-        if asked.method == "sample":
-            sampling = Sampling(asked.temperature, asked.top_k, asked.top_p, asked.seed)
-            numbers = [task.number for task in tasks]
-            return sample(
-                step, limits, numbers, n_best, sampling, penalty, self._text, NEVER, constraints
-            )
-        return beam_search(step, limits, beam_size, n_best, penalty, self._text, NEVER, constraints)
+    def _batches(
+        self, ids: dict[int, list[int]], do: Callable[[list[int]], T]
+    ) -> Iterator[tuple[list[int], T]]:
+        """Divide the keys of `ids` into batches; yield each with what becomes of it, in order."""
+        tokens = self.decoding.batch_tokens or self.engine.batch_tokens
+        batches = list(by_length(ids, tokens))
+        yield from zip(batches, side_by_side(do, batches, self.engine.side_by_side), strict=True)
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self.target.decode(tokens).replace("\r", " ").replace("\n", " ")
@@ -235,18 +209,15 @@ def by_length(ids: dict[int, list[int]], tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def side_by_side(do: Callable[[list[int]], T], batches: Sequence[list[int]]) -> Iterator[T]:
-    """Yield what becomes of each batch, in their order; as many at a time as there are threads.
-
-    On CPUs a batch of sentences gains little from a second thread, since threads that share an
-    operation wait for each other after it; two batches side by side gain nearly twice.
-    """
-    threads = torch.get_num_threads()
-    workers = min(threads, len(batches), MOST_SIDE_BY_SIDE)
+def side_by_side(
+    do: Callable[[list[int]], T], batches: Sequence[list[int]], most: int
+) -> Iterator[T]:
+    """Yield what becomes of each batch, in their order; at most so many are done at a time."""
+    workers = min(most, len(batches))
     if workers < 2:
         yield from map(do, batches)
         return
-    each = max(1, threads // workers)
+    each = max(1, torch.get_num_threads() // workers)
     with ThreadPoolExecutor(
         workers, "batch", initializer=torch.set_num_threads, initargs=(each,)
     ) as pool:
@@ -267,19 +238,38 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load(*folders: str | Path, device: str = "auto") -> Translator:
+def load(
+    *folders: str | Path,
+    device: str = "auto",
+    engine: Literal["auto", "torch", "ctranslate2"] = "torch",
+) -> Translator:
     """Load a model folder, or the model of a run; several make an ensemble.
+
+    Args:
+        folders: the model, or several with one vocabulary.
+        device: auto, cpu, cuda or mps.
+        engine: torch knows everything; with auto, ctranslate2 translates where it can, faster.
 
     Raises:
         TransduceError: if one is no model folder or a file in it is broken.
-        UsageError: if the vocabularies of an ensemble differ.
+        UsageError: if the vocabularies of an ensemble differ, or an engine cannot do it.
     """
-    _, translator = opened([Path(folder) for folder in folders], {"device": device})
+    paths = [Path(folder) for folder in folders]
+    settings: Settings = {"device": device, "decoding": {"engine": engine}}
+    if engine != "torch" and paths:
+        settings = merge(settings, choose(paths, settings).settings)
+    _, translator = opened(paths, settings)
     return translator
 
 
 def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Translator]:
     """Load one model, or an ensemble, with settings laid over those of the (first) model.
+
+    Where engine and precision are left open, it is torch in float32 (P16); `choosing.choose` says
+    what is faster.
+
+    Returns:
+        The configuration, with nothing left open, and the translator.
 
     Raises:
         TransduceError: if one is no model folder or a file in it is broken.
@@ -287,28 +277,48 @@ def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Transla
     """
     if not folders:
         raise UsageError("no model was given")
-    loaded = [load_model(folder) for folder in folders]
-    config, _, tokenizers = loaded[0]
-    config = parse(merge(config.model_dump(), settings), "the settings")
+    paths = [find_model(folder) for folder in folders]
+    first, tokenizers = load_settings(paths[0])
+    config = parse(merge(first.model_dump(), settings), "the settings")
+    limits = [first.model.max_positions] if first.model.positions == "learned" else []
+    if config.decoding.engine == "ctranslate2":
+        if len(paths) > 1:
+            raise UsageError("decoding.engine = 'ctranslate2': only torch knows ensembles")
+        if reasons := obstacles(config):
+            raise UsageError(f"decoding.engine = 'ctranslate2': {reasons[0]}")
+        config = _with_precision(config, "ctranslate2", config.decoding.precision)
+        place, positions = converted(paths[0], config)
+        fast = CTranslate2Engine(place, tokenizers, config.decoding.precision, positions)
+        return config, Translator(fast, tokenizers, config.decoding, min(limits, default=None))
+    config = _with_precision(config, "torch", known_to_torch(config.decoding.precision))
     device = pick_device(config.device)
-    members = [translator_of(model.to(device), own, config.decoding) for _, model, own in loaded]
-    for folder, (_, _, own) in zip(folders[1:], loaded[1:], strict=True):
-        if not all(a.spells_like(b) for a, b in zip(own, tokenizers, strict=True)):
+    members: list[TorchEngine] = []
+    for folder, path in zip(folders, paths, strict=True):
+        own, model, spelled = load_model(path)
+        if not all(a.spells_like(b) for a, b in zip(spelled, tokenizers, strict=True)):
             raise UsageError(
                 f"{folder} has another vocabulary than {folders[0]}: models of an ensemble must "
                 "share theirs"
             )
-    if len(members) == 1:
-        return config, members[0]
-    limits = [member.max_positions for member in members if member.max_positions is not None]
-    engine = Ensemble([member.engine for member in members])
+        if own.model.positions == "learned":
+            limits.append(own.model.max_positions)
+        precision = known_to_torch(config.decoding.precision)
+        members.append(TorchEngine(model.to(device), precision))
+    engine = members[0] if len(members) == 1 else Ensemble(members)
     return config, Translator(engine, tokenizers, config.decoding, min(limits, default=None))
+
+
+def _with_precision(config: Config, engine: str, precision: str) -> Config:
+    """Return a configuration that leaves neither engine nor precision open."""
+    closed = {"engine": engine, "precision": "float32" if precision == "auto" else precision}
+    return parse(merge(config.model_dump(), {"decoding": closed}), "the settings")
 
 
 def translator_of(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], decoding: DecodingConfig
 ) -> Translator:
-    """Return the translator of a model in memory."""
+    """Return the translator of a model in memory; the torch engine computes."""
     learned = model.config.positions == "learned"
     limit = model.config.max_positions if learned else None
-    return Translator(TorchEngine(model, decoding.precision), tokenizers, decoding, limit)
+    engine = TorchEngine(model, known_to_torch(decoding.precision))
+    return Translator(engine, tokenizers, decoding, limit)

@@ -1,0 +1,362 @@
+"""The fast engine: CTranslate2 over a converted model, with our rules around its own search.
+
+What differs there is put right here. Its length penalty is a power of the length: all outputs of
+a beam are taken and put in order by P9. Its limit holds for a whole batch: a sentence that went
+beyond its own is searched again. PAD, UNKNOWN and BEGIN may come out of it: outputs that hold one
+are dropped, and a sentence that has no others is searched again with those tokens forbidden. Its
+search is ours but for one thing: it ends as soon as a beam's worth of outputs are finished, ours
+when no better one can follow (docs/results.md has how often that matters).
+"""
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from transduce.config import EOS, Config, DecodingConfig
+from transduce.data.files import fingerprint
+from transduce.data.tokenizer import RESERVED, Tokenizer
+from transduce.decoding.constraints import FREE
+from transduce.decoding.engines import Pairs, Task, Wanted
+from transduce.decoding.search import NEVER, Hypothesis
+from transduce.errors import TransduceError, UsageError
+from transduce.exporting.ctranslate2 import convert, library, positions_needed, refused
+from transduce.model_folder import WEIGHTS, load_model, write_file
+
+FOLDER, MADE_FROM, MEASURED = "ctranslate2", "made-from.json", "measured.json"
+"""The converted model beside the weights, and what is noted in it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the machine's processors are put to work."""
+
+    workers: int
+    """Batches that are translated at the same time."""
+    threads: int
+    """Threads of each of them."""
+    batch_tokens: int = 1024
+    """Source tokens translated together, at most."""
+
+    def __str__(self) -> str:
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{self.workers} × {threads}, batches of {self.batch_tokens:,} tokens"
+
+
+class CTranslate2Engine:
+    """A converted model.
+
+    Args:
+        folder: with the converted model; how it works fastest is remembered there.
+        tokenizers: the source's and the target's.
+        precision: type of the matrix products.
+        positions: rows of its tables of positions.
+
+    Raises:
+        UsageError: if this machine has no such precision.
+        TransduceError: if the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        precision: str = "float32",
+        positions: int = 2**31,
+    ) -> None:
+        offered = sorted(library().get_supported_compute_types("cpu"))
+        if precision not in offered:
+            raise UsageError(
+                f"decoding.precision = {precision!r}: ctranslate2 has {', '.join(offered)} here"
+            )
+        self.folder, self.precision, self.positions = folder, precision, positions
+        self.source, self.target = (
+            tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers
+        )
+        self.ids = {piece: id_ for id_, piece in enumerate(self.target)}
+        self.setting = self._remembered()
+        self._lock = threading.Lock()
+        self._running: dict[tuple[int, int], Any] = {}
+
+    @property
+    def batch_tokens(self) -> int:
+        """See `Engine.batch_tokens`."""
+        return self.setting.batch_tokens
+
+    @property
+    def side_by_side(self) -> int:
+        """See `Engine.side_by_side`."""
+        return self.setting.workers
+
+    def search(self, tasks: Sequence[Task], wanted: Wanted) -> list[list[Hypothesis]]:
+        """See `Engine.search`.
+
+        Raises:
+            UsageError: if a line asks for something that only the torch engine knows.
+        """
+        for task in tasks:
+            if task.rules != FREE:
+                raise UsageError(
+                    f"line {task.number + 1}: only the torch engine knows prefixes, required and "
+                    "forbidden text (decoding.engine)"
+                )
+        found = self._within(tasks, max(task.limit for task in tasks), wanted)
+        beyond = [i for i, task in enumerate(tasks) if self._beyond(found[i], task.limit)]
+        for limit in {tasks[i].limit for i in beyond}:
+            again = [i for i in beyond if tasks[i].limit == limit]
+            for i, outputs in zip(
+                again, self._within([tasks[i] for i in again], limit, wanted), strict=True
+            ):
+                found[i] = outputs
+        if wanted.each_token:
+            found = self._with_each_token(tasks, found, wanted)
+        return [_best(outputs, wanted) for outputs in found]
+
+    def score(self, pairs: Pairs) -> list[list[float]]:
+        """See `Engine.score`.
+
+        Raises:
+            TransduceError: if a pair has more positions than the converted model.
+        """
+        longest = max(max(len(src), len(tgt)) + 1 for src, tgt in pairs)
+        if longest > self.positions:
+            raise TransduceError(
+                f"a pair has {longest:,} positions, the converted model {self.positions:,}: raise "
+                "decoding.max_source or decoding.max_extra, or take the torch engine"
+            )
+        sources = [[self.source[id_] for id_ in src] for src, _ in pairs]
+        targets = [[self.target[id_] for id_ in tgt] for _, tgt in pairs]
+        said = self._translator().score_batch(sources, targets, max_input_length=0)
+        return [list(one.log_probs) for one in said]
+
+    def measure(self, say: Callable[[str], None], beam_size: int, seconds: float = 0.3) -> None:
+        """Find out which setting translates fastest here, and remember it.
+
+        The work is made up: random pieces, outputs as long as their sources; so it is the same for
+        every text. What was measured before on this kind of machine is left alone.
+        """
+        if self._key() in self._notes():
+            return
+        cores = torch.get_num_threads()
+        draw = np.random.default_rng(0)
+        lengths = draw.integers(8, 33, size=4096)
+
+        def rate(setting: Setting) -> float:
+            translator, done, begin = self._translator(setting), 0, time.monotonic()
+            size = max(1, setting.batch_tokens // 32)
+            while (spent := time.monotonic() - begin) < seconds or not done:
+                some = [
+                    [self.source[id_] for id_ in draw.integers(EOS + 1, len(self.source), length)]
+                    for length in lengths[: 2 * size * setting.workers]
+                ]
+                translator.translate_batch(
+                    some, max_batch_size=size, beam_size=beam_size, max_input_length=0,
+                    min_decoding_length=20, max_decoding_length=20,
+                )  # fmt: skip
+                done += len(some)
+            return done / spent
+
+        say("measuring once how this machine translates fastest")
+        rates: dict[Setting, float] = {}
+        for workers in (n for n in range(1, cores + 1) if cores % n == 0):
+            setting = Setting(workers, cores // workers)
+            rates[setting] = rate(setting)
+        best = max(rates, key=lambda setting: rates[setting])
+        for tokens in (512, 2048, 4096):
+            setting = Setting(best.workers, best.threads, tokens)
+            rates[setting] = rate(setting)
+        self.setting = max(rates, key=lambda setting: rates[setting])
+        self._running = {}
+        notes = self._notes() | {self._key(): asdict(self.setting)}
+        write_file(self.folder / MEASURED, json.dumps(notes, indent=1).encode())
+
+    def _within(self, tasks: Sequence[Task], limit: int, wanted: Wanted) -> list[list[Hypothesis]]:
+        """Search a batch in which no output may have more than `limit` tokens."""
+        sources = [[self.source[id_] for id_ in task.source] for task in tasks]
+        outputs = self._outputs(sources, limit, wanted)
+        none = [i for i, found in enumerate(outputs) if not found]
+        if none:
+            never = [[RESERVED[id_]] for id_ in NEVER]
+            again = self._outputs([sources[i] for i in none], limit, wanted, never)
+            for i, found in zip(none, again, strict=True):
+                outputs[i] = found
+        return outputs
+
+    def _outputs(
+        self,
+        sources: list[list[str]],
+        limit: int,
+        wanted: Wanted,
+        never: list[list[str]] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Return the outputs of a batch that hold none of the reserved tokens."""
+        beam = wanted.beam_size
+        # Of more outputs than the beam is wide, the power of the length chooses; alpha is nearest.
+        power = 0.0 if beam == 1 else {"none": 1e-9, "average": 1.0}.get(
+            wanted.decoding.penalty, max(wanted.decoding.alpha, 1e-9)
+        )  # fmt: skip
+        said = self._translator().translate_batch(
+            sources,
+            beam_size=beam,
+            num_hypotheses=beam,
+            length_penalty=power,
+            max_input_length=0,
+            max_decoding_length=limit,
+            min_decoding_length=0,
+            return_end_token=True,
+            return_scores=True,
+            suppress_sequences=never,
+        )
+        return [
+            [
+                self._hypothesis(pieces, score * len(pieces) ** power, wanted)
+                for pieces, score in zip(one.hypotheses, one.scores, strict=True)
+                if not any(self.ids[piece] in NEVER for piece in pieces)
+            ]
+            for one in said
+        ]
+
+    def _hypothesis(self, pieces: list[str], total: float, wanted: Wanted) -> Hypothesis:
+        tokens = tuple(self.ids[piece] for piece in pieces)
+        score = wanted.penalty.score(total, len(tokens))
+        return Hypothesis(tokens, (), total, score, tokens[-1:] == (EOS,))
+
+    def _beyond(self, outputs: Sequence[Hypothesis], limit: int) -> bool:
+        """Say whether a search went further than a sentence's own limit allows."""
+        return any(len(one.tokens) > limit for one in outputs)
+
+    def _with_each_token(
+        self, tasks: Sequence[Task], found: list[list[Hypothesis]], wanted: Wanted
+    ) -> list[list[Hypothesis]]:
+        """Return the same outputs with the log-probability of each token."""
+        pairs = [
+            (task.source, [id_ for id_ in one.tokens if id_ != EOS])
+            for task, outputs in zip(tasks, found, strict=True)
+            for one in outputs
+        ]
+        scores = iter(self.score(pairs))
+
+        def scored(one: Hypothesis) -> Hypothesis:
+            log_probs = next(scores)[: len(one.tokens)]
+            total = float(np.sum(log_probs, dtype=np.float64))
+            score = wanted.penalty.score(total, len(one.tokens))
+            return Hypothesis(one.tokens, tuple(log_probs), total, score, one.finished)
+
+        return [[scored(one) for one in outputs] for outputs in found]
+
+    def _translator(self, setting: Setting | None = None) -> Any:
+        """Return CTranslate2's translator of a setting; it is loaded once."""
+        setting = setting or self.setting
+        key = (setting.workers, setting.threads)
+        with self._lock:
+            if key not in self._running:
+                self._running.clear()  # one in memory at a time
+                try:
+                    self._running[key] = library().Translator(
+                        str(self.folder),
+                        compute_type=self.precision,
+                        inter_threads=setting.workers,
+                        intra_threads=setting.threads,
+                    )
+                except (RuntimeError, ValueError) as error:
+                    raise TransduceError(f"cannot load {self.folder}: {error}") from None
+            return self._running[key]
+
+    def _key(self) -> str:
+        return f"{_processor()}, {torch.get_num_threads()} threads, {self.precision}"
+
+    def _notes(self) -> dict[str, Any]:
+        path = self.folder / MEASURED
+        notes: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        return notes
+
+    def _remembered(self) -> Setting:
+        """Return what was measured, or what is mostly best: as many workers as processors."""
+        known = self._notes().get(self._key())
+        return Setting(**known) if known else Setting(torch.get_num_threads(), 1)
+
+
+def _best(outputs: Sequence[Hypothesis], wanted: Wanted) -> list[Hypothesis]:
+    """Return the best outputs, distinct, best first; an unfinished one if there is no other."""
+    order = sorted(outputs, key=lambda one: -one.score)
+    finished = [one for one in order if one.finished]
+    distinct: dict[Any, Hypothesis] = {}
+    for one in finished or order[:1]:
+        distinct.setdefault(wanted.same(one.tokens), one)
+    return list(distinct.values())[: wanted.n_best]
+
+
+def _processor() -> str:
+    """Return what this machine's processor calls itself."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def obstacles(config: Config) -> list[str]:
+    """Return what only the torch engine can do, of what a configuration asks for."""
+    decoding, plain = config.decoding, DecodingConfig()
+    found = [f"ctranslate2 has no {name}" for name in refused(config.model)]
+    for key in ("method", "beta", "min_length", "no_repeat", "placeholders"):
+        value = getattr(decoding, key)
+        if value != getattr(plain, key):
+            found.append(f"only torch knows decoding.{key} = {value}")
+    return found
+
+
+def converted(folder: Path, config: Config) -> tuple[Path, int]:
+    """Return the converted model of a model folder and its number of positions.
+
+    It is kept beside the weights, or where that cannot be written, among the user's cached files;
+    and made anew when the model is another one, or when the search may come to further positions.
+
+    Raises:
+        TransduceError: if the model cannot be converted.
+    """
+    made_from = {
+        "weights": fingerprint(str(folder / WEIGHTS)),
+        "ctranslate2": library().__version__,
+        "normalization": config.data.normalization,
+    }
+    positions = positions_needed(config)
+    home = folder if os.access(folder, os.W_OK) else _cache() / str(made_from["weights"])[:32]
+    place = home / FOLDER
+    noted = place / MADE_FROM
+    if noted.exists():
+        said = json.loads(noted.read_bytes())
+        if said.pop("positions", 0) >= positions and said == made_from:
+            return place, json.loads(noted.read_bytes())["positions"]
+    _, model, tokenizers = load_model(folder)
+    home.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=home))
+    try:
+        convert(model, tokenizers, positions, beside)
+        write_file(beside / MADE_FROM, json.dumps(made_from | {"positions": positions}).encode())
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            beside.rename(place)
+        except OSError:  # another process was quicker, with the same model
+            if not noted.exists():
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return place, positions
+
+
+def _cache() -> Path:
+    """Return the folder of the user's cached files."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transduce"
