@@ -62,6 +62,15 @@ class System:
 
 
 SYSTEMS = [
+    System("ours, ctranslate2 in int8, set by itself", "ours", "ctranslate2 int8", sizes=(1000,)),
+    System(
+        "ours, ctranslate2 in float32, set by itself", "ours", "ctranslate2 float32", sizes=(1000,)
+    ),
+    System("CTranslate2, int8, default use", "ctranslate2", "default", sizes=(64,)),
+    System("CTranslate2, int8, 2 × 1 thread", "ctranslate2", "int8 2 1"),
+    System("CTranslate2, int8, 1 × 2 threads", "ctranslate2", "int8 1 2"),
+    System("CTranslate2, float32, 2 × 1 thread", "ctranslate2", "float32 2 1"),
+    System("CTranslate2, float32, 1 × 2 threads", "ctranslate2", "float32 1 2"),
     System("ours, bfloat16", "ours", "bfloat16"),
     System("ours, float32", "ours", "float32"),
     System("Hugging Face generate, float32", "marian", "float32"),
@@ -166,7 +175,7 @@ def compare(options: Any, folder: Path) -> list[System]:
             said = workers[system.title].ask(f"alone {options.alone} {beam}")
             system.milliseconds[beam] = said["milliseconds"]
             texts = [translator.target.decode(ids) for ids in system.outputs[beam]]
-            same_model = system.worker in ("ours", "marian", "joeynmt")
+            same_model = system.worker in ("ours", "ctranslate2", "marian", "joeynmt")
             right = references[: len(texts)]
             scores = evaluate(texts, right, ["bleu"]) if same_model else {}
             system.bleu[beam] = scores["bleu"].score if scores else None

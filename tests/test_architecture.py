@@ -44,7 +44,7 @@ WITHIN = {
         "requests",
         "translator",
     ],
-    "evaluation": ["error_rates", "metrics"],
+    "evaluation": ["error_rates", "metrics", "parity"],
     "model": ["transformer"],
 }
 FILES = sorted(path for path in ROOT.rglob("*.py"))

@@ -314,7 +314,7 @@ def test_a_model_folder_stands_alone(run: Run, model: Path, tmp_path: Path) -> N
     alone = shutil.copytree(model / "model", tmp_path / "alone")
     shutil.rmtree(alone / "ctranslate2", ignore_errors=True)  # made from the rest, where it is used
     assert {path.name for path in alone.iterdir()} == {
-        "config.toml", "model.safetensors", "source.spm", "target.spm", "README.md",
+        "config.toml", "model.safetensors", "source.spm", "target.spm", "README.md", "int8.json",
     }  # fmt: skip
     expected = run("translate", model, stdin="ab\n").stdout
     assert run("translate", alone, stdin="ab\n").stdout == expected

@@ -27,7 +27,7 @@ from peers import protocol as training
 from peers.protocol import BOS, EOS, PAD
 from torch import Tensor
 
-__all__ = ["BOS", "EOS", "PAD", "Ids", "Job", "Translate", "cut", "padded", "serve"]
+__all__ = ["BOS", "EOS", "PAD", "Ids", "InBatches", "Job", "Translate", "cut", "padded", "serve"]
 
 Ids = list[int]
 
@@ -88,7 +88,19 @@ Translate = Callable[[list[int], int], list[Ids]]
 """Translates the sentences of some numbers, with a beam; returns the pieces of each."""
 
 
-def serve(build: Callable[[str, Job], Translate], package: str) -> None:
+@dataclass(frozen=True)
+class InBatches:
+    """A system that divides sentences into batches itself, and may work on several at a time."""
+
+    translate: Callable[[list[int], int, int], list[Ids]]
+    """Translates the sentences of some numbers, with a beam, so many together."""
+
+    def __call__(self, numbers: list[int], beam: int) -> list[Ids]:
+        """Translate one batch."""
+        return self.translate(numbers, beam, len(numbers))
+
+
+def serve(build: Callable[[str, Job], Translate | InBatches], package: str) -> None:
     """Answer the benchmark until it goes."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some peers print on standard output
@@ -114,7 +126,7 @@ def serve(build: Callable[[str, Job], Translate], package: str) -> None:
 
 
 def respond(
-    translate: Translate, job: Job, command: str, size: str, beam: str, count: str = ""
+    translate: Translate | InBatches, job: Job, command: str, size: str, beam: str, count: str = ""
 ) -> dict[str, Any]:
     """Do what a line says."""
     if command == "alone":
@@ -127,7 +139,11 @@ def respond(
     numbers = list(range(int(count or len(job.sources))))
     before = time.perf_counter()
     outputs: dict[int, Ids] = {}
-    for batch in by_length(job, numbers, int(size)):
+    if isinstance(translate, InBatches):
+        outputs.update(
+            zip(numbers, translate.translate(numbers, int(beam), int(size)), strict=True)
+        )
+    for batch in [] if outputs else by_length(job, numbers, int(size)):
         outputs.update(zip(batch, translate(batch, int(beam)), strict=True))
     seconds = time.perf_counter() - before
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

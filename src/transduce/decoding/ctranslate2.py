@@ -47,6 +47,8 @@ class Setting:
     """Threads of each of them."""
     batch_tokens: int = 1024
     """Source tokens translated together, at most."""
+    threads_alone: int = 1
+    """Threads for a sentence that comes alone."""
 
     def __str__(self) -> str:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
@@ -136,7 +138,8 @@ class CTranslate2Engine:
             )
         sources = [[self.source[id_] for id_ in src] for src, _ in pairs]
         targets = [[self.target[id_] for id_ in tgt] for _, tgt in pairs]
-        said = self._translator().score_batch(sources, targets, max_input_length=0)
+        running = self._translator(self.setting.workers, self.setting.threads)
+        said = running.score_batch(sources, targets, max_input_length=0)
         return [list(one.log_probs) for one in said]
 
     def measure(self, say: Callable[[str], None], beam_size: int, seconds: float = 0.3) -> None:
@@ -147,35 +150,39 @@ class CTranslate2Engine:
         """
         if self._key() in self._notes():
             return
+        say("measuring once how this machine translates fastest")
         cores = torch.get_num_threads()
         draw = np.random.default_rng(0)
         lengths = draw.integers(8, 33, size=4096)
+        made_up = [
+            [self.source[id_] for id_ in draw.integers(EOS + 1, len(self.source), length)]
+            for length in lengths
+        ]
 
-        def rate(setting: Setting) -> float:
-            translator, done, begin = self._translator(setting), 0, time.monotonic()
-            size = max(1, setting.batch_tokens // 32)
-            while (spent := time.monotonic() - begin) < seconds or not done:
-                some = [
-                    [self.source[id_] for id_ in draw.integers(EOS + 1, len(self.source), length)]
-                    for length in lengths[: 2 * size * setting.workers]
-                ]
-                translator.translate_batch(
-                    some, max_batch_size=size, beam_size=beam_size, max_input_length=0,
+        def rate(workers: int, threads: int, size: int) -> float:
+            """Return the sentences per second in batches of so many."""
+            self._running = {
+                key: it for key, it in self._running.items() if key == (workers, threads)
+            }
+            running, done, begin = self._translator(workers, threads), 0, time.monotonic()
+            while (spent := time.monotonic() - begin) < seconds or done == 0:
+                running.translate_batch(
+                    made_up[: 2 * size * workers] if size > 1 else made_up[done % 64 :][:1],
+                    max_batch_size=size, beam_size=beam_size, max_input_length=0,
                     min_decoding_length=20, max_decoding_length=20,
                 )  # fmt: skip
-                done += len(some)
+                done += 2 * size * workers if size > 1 else 1
             return done / spent
 
-        say("measuring once how this machine translates fastest")
-        rates: dict[Setting, float] = {}
-        for workers in (n for n in range(1, cores + 1) if cores % n == 0):
-            setting = Setting(workers, cores // workers)
-            rates[setting] = rate(setting)
-        best = max(rates, key=lambda setting: rates[setting])
-        for tokens in (512, 2048, 4096):
-            setting = Setting(best.workers, best.threads, tokens)
-            rates[setting] = rate(setting)
-        self.setting = max(rates, key=lambda setting: rates[setting])
+        divided = [(n, cores // n) for n in range(1, cores + 1) if cores % n == 0]
+        rates = {way: rate(*way, size=32) for way in divided}
+        workers, threads = max(rates, key=lambda way: rates[way])
+        sizes = {size: rate(workers, threads, size) for size in (16, 32, 64, 128)}
+        size = max(sizes, key=lambda size: sizes[size])
+        alone = {n: rate(1, n, 1) for n in {1, cores}}
+        # Two of them in memory must pay.
+        best = cores if alone[cores] > 1.1 * alone[1] else 1
+        self.setting = Setting(workers, threads, 32 * size, best)
         self._running = {}
         notes = self._notes() | {self._key(): asdict(self.setting)}
         write_file(self.folder / MEASURED, json.dumps(notes, indent=1).encode())
@@ -205,7 +212,10 @@ class CTranslate2Engine:
         power = 0.0 if beam == 1 else {"none": 1e-9, "average": 1.0}.get(
             wanted.decoding.penalty, max(wanted.decoding.alpha, 1e-9)
         )  # fmt: skip
-        said = self._translator().translate_batch(
+        workers, threads = self.setting.workers, self.setting.threads
+        if len(sources) == 1 and self.setting.threads_alone != threads:
+            workers, threads = 1, self.setting.threads_alone
+        said = self._translator(workers, threads).translate_batch(
             sources,
             beam_size=beam,
             num_hypotheses=beam,
@@ -254,23 +264,20 @@ class CTranslate2Engine:
 
         return [[scored(one) for one in outputs] for outputs in found]
 
-    def _translator(self, setting: Setting | None = None) -> Any:
-        """Return CTranslate2's translator of a setting; it is loaded once."""
-        setting = setting or self.setting
-        key = (setting.workers, setting.threads)
+    def _translator(self, workers: int, threads: int) -> Any:
+        """Return CTranslate2's translator with so many workers and threads; loaded once."""
         with self._lock:
-            if key not in self._running:
-                self._running.clear()  # one in memory at a time
+            if (workers, threads) not in self._running:
                 try:
-                    self._running[key] = library().Translator(
+                    self._running[workers, threads] = library().Translator(
                         str(self.folder),
                         compute_type=self.precision,
-                        inter_threads=setting.workers,
-                        intra_threads=setting.threads,
+                        inter_threads=workers,
+                        intra_threads=threads,
                     )
                 except (RuntimeError, ValueError) as error:
                     raise TransduceError(f"cannot load {self.folder}: {error}") from None
-            return self._running[key]
+            return self._running[workers, threads]
 
     def _key(self) -> str:
         return f"{_processor()}, {torch.get_num_threads()} threads, {self.precision}"

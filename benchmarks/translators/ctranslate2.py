@@ -1,0 +1,47 @@
+"""CTranslate2 by itself over our converted model, set by hand.
+
+Variants: `PRECISION WORKERS THREADS`, or `default`: its translator as the documentation shows it,
+over a model that was stored in int8.
+"""
+
+from pathlib import Path
+from tempfile import mkdtemp
+
+import ctranslate2
+
+from transduce.exporting.ctranslate2 import convert
+from transduce.model_folder import load_model
+from translators.protocol import Ids, InBatches, Job, serve
+
+
+def build(variant: str, job: Job) -> InBatches:
+    _, model, tokenizers = load_model(Path(job.model))
+    folder = Path(mkdtemp())
+    convert(model, tokenizers, 1051, folder, "int8" if variant == "default" else "float32")
+    if variant == "default":
+        translator = ctranslate2.Translator(str(folder))
+    else:
+        precision, workers, threads = variant.split()
+        translator = ctranslate2.Translator(
+            str(folder),
+            compute_type=precision,
+            inter_threads=int(workers),
+            intra_threads=int(threads),
+        )
+    source, target = (tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers)
+    ids = {piece: id_ for id_, piece in enumerate(target)}
+
+    def translate(numbers: list[int], beam: int, size: int) -> list[Ids]:
+        found = translator.translate_batch(
+            [[source[id_] for id_ in job.sources[i]] for i in numbers],
+            max_batch_size=size,
+            beam_size=beam,
+            length_penalty=job.alpha,
+        )
+        return [[ids[piece] for piece in one.hypotheses[0]] for one in found]
+
+    return InBatches(translate)
+
+
+if __name__ == "__main__":
+    serve(build, "ctranslate2")
