@@ -10,9 +10,8 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "exporting", "decoding",
-    "evaluation",
-    "evaluating", "choices", "fine_tuning", "preparing", "translating", "advice", "fitting",
-    "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
+    "evaluation", "evaluating", "choices", "fine_tuning", "preparing", "translating", "augmenting",
+    "advice", "fitting", "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",

@@ -32,6 +32,7 @@ OPTIONS = {
         "--input-format", "--prefix", "--require", "--forbid", "--engine",
         "--ensemble", "--set",
     },
+    "augment": {"MODEL", "--out", "--distill", "--back", "--beam-size", "--engine", "--set"},
     "score": {"MODEL", "--pairs", "--format", "--set"},
     "evaluate": {
         "MODEL", "--test", "--references", "--baseline", "--metrics", "--bleu-tokenize",

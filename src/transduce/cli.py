@@ -535,6 +535,46 @@ def average(
     print(folder)
 
 
+@app.command
+def augment(
+    model: Path,
+    /,
+    *,
+    out: Path,
+    distill: OptionalPairs = None,
+    back: str | None = None,
+    beam_size: int | None = None,
+    engine: Literal["auto", "torch", "ctranslate2"] | None = None,
+    set: Assignments = None,
+) -> None:
+    """Make training pairs with a model: easier targets for a smaller one, or sources of targets.
+
+    Writes JSONL that `train` reads, a pair a line with its score and the number of the line it was
+    made from; FILE.provenance.json says by what. Started again after it was stopped, it goes on.
+
+    Args:
+        model: a model folder or a run.
+        out: the file to write; its name should end in .jsonl.
+        distill: training pairs, whose targets the model's outputs replace.
+        back: a text file of sentences in the language that MODEL reads. What it makes of them
+            become sources, they themselves targets, for a model of the other direction.
+        beam_size: hypotheses kept per sentence; 1 is greedy search.
+        engine: torch, ctranslate2, or auto.
+        set: change a setting of [decoding] or, for how the pairs are read, [data]; may be repeated.
+            Sources of more variety: --set decoding.method=sample.
+    """
+    from transduce.augmenting import augment as make
+
+    if bool(distill) == bool(back):
+        raise UsageError("give either --distill PAIRS or --back FILE")
+    changes = [*(set or ())]
+    changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
+    changes += [f"decoding.engine={engine}"] if engine is not None else []
+    kind: Literal["distilled", "back"] = "distilled" if distill else "back"
+    make(model, kind, distill or [str(back)], out, with_changes(changes), say)
+    print(out)
+
+
 def files_of(parts: Mapping[str, Sequence[str] | None]) -> dict[str, Any]:
     """Return the files of each part as a [data] table has them: one path, or two."""
     return {
