@@ -9,9 +9,9 @@ import transduce
 
 ROOT = Path(transduce.__file__).parent
 ORDER = [
-    "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "evaluating", "choices", "fine_tuning", "preparing", "translating", "advice", "fitting",
-    "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
+    "errors", "config", "model", "data", "model_folder", "training", "exporting", "decoding",
+    "evaluation", "evaluating", "choices", "fine_tuning", "preparing", "translating", "advice",
+    "fitting", "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
@@ -32,7 +32,16 @@ WITHIN = {
         "watch",
         "trainer",
     ],
-    "decoding": ["constraints", "search", "engines", "outputs", "requests", "translator"],
+    "exporting": ["onnx_nodes", "onnx_model", "onnx_graphs", "onnx", "onnx_translate"],
+    "decoding": [
+        "constraints",
+        "search",
+        "engines",
+        "onnx_engine",
+        "outputs",
+        "requests",
+        "translator",
+    ],
     "evaluation": ["error_rates", "metrics"],
     "model": ["transformer"],
 }

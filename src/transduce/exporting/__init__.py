@@ -1,0 +1,1 @@
+"""Trained models in the formats of fast engines: converters, each mirrors the model's modules."""
