@@ -103,12 +103,11 @@ def sinusoids(g: Graph, pos: Value) -> Value:
     return g.op("Cast", g.op("Sin", g.op("Add", angle, phase)), to=FLOAT)
 
 
-def with_positions(g: Graph, name: str, x: Value, start: Value | int, end: Value) -> Value:
-    """Add the vectors of the positions `start` to `end` - 1, [q, d_model], to embeddings.
+def with_positions(g: Graph, name: str, x: Value, pos: Value) -> Value:
+    """Add the vectors of the positions `pos`, [q], to embeddings, [B, q, d_model].
 
     A position beyond a learned table makes the runtime fail.
     """
-    pos = g.op("Range", start, end, 1)
     if g.config.positions == "learned":
         return g.op("Add", x, g.op("Gather", g.parameter(f"{name}.weight"), pos))
     return g.op("Add", x, sinusoids(g, pos))
@@ -168,8 +167,8 @@ def encoder_layer(g: Graph, name: str, x: Value, src: Value, src_mask: Value) ->
 
 def encode(g: Graph, src: Value, src_mask: Value) -> Value:
     """Return the memory, [B·S, d_model]."""
-    length = g.op("Gather", g.op("Shape", src), 1)
-    x = with_positions(g, "source_positions", embedding(g, "source_embedding", src), 0, length)
+    pos = g.op("Range", 0, g.op("Gather", g.op("Shape", src), 1), 1)
+    x = with_positions(g, "source_positions", embedding(g, "source_embedding", src), pos)
     x = as_rows(g, x)
     for i in range(g.config.N_encoder):
         x = encoder_layer(g, f"encoder.layers.{i}", x, src, src_mask)
@@ -253,9 +252,9 @@ def step(
         Log-probabilities [B, beam, vocab], the new state, and the last layer's attention to the
         source, [B, h, beam, S].
     """
-    past = g.op("Gather", g.op("Shape", layers[0].K), 2)
-    x = embedding(g, "target_embedding", tokens)
-    x = as_rows(g, with_positions(g, "target_positions", x, past, g.op("Add", past, 1)))
+    past = g.op("Shape", layers[0].K, start=2, end=3)  # that many tokens, so this is the position
+    x = with_positions(g, "target_positions", embedding(g, "target_embedding", tokens), past)
+    x = as_rows(g, x)
     grown, weights = [], ""
     for i, layer in enumerate(layers):
         x, state, weights = decoder_layer(g, f"decoder.layers.{i}", x, tokens, layer, src_mask)
