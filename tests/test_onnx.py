@@ -208,7 +208,8 @@ def test_without_any_key_nothing_is_attended_to(tmp_path: Path) -> None:
     state = engine.model.start([[5, 6], [5, 6]])
     state.values, state.src_mask = dict(zip(names, values, strict=True)), src != PAD
     tokens = np.full((2, 1), BOS)
-    log_probs, attention = state.step(tokens, np.arange(2)[:, None])
+    rows = np.arange(2)[:, None]
+    log_probs, attention = state.step(tokens, rows, ["log_probs", "attention"])
     assert (attention[0] == 0).all()
     assert attention[1].sum() == pytest.approx(1)
     with torch.inference_mode():

@@ -45,12 +45,14 @@ class OnnxEngine:
 
         def step(tokens: Int[Tensor, "B beam"], origin: Int[Tensor, "B beam"]) -> Next:
             nonlocal attended
-            log_probs, attention = state.step(tokens.numpy(), origin.numpy())
+            wanted = ["log_probs", "attention"] if coverage else ["log_probs"]
+            said = state.step(tokens.numpy(), origin.numpy(), wanted)
+            log_probs, *attention = map(torch.from_numpy, said)
             if not coverage:
-                return Next(torch.from_numpy(log_probs))
-            attended = attended.flatten(0, 1)[origin] + torch.from_numpy(attention)
+                return Next(log_probs)
+            attended = attended.flatten(0, 1)[origin] + attention[0]
             src_mask = torch.from_numpy(state.src_mask)[:, None]
-            return Next(torch.from_numpy(log_probs), covered(attended, src_mask))
+            return Next(log_probs, covered(attended, src_mask))
 
         return step
 
@@ -62,7 +64,8 @@ class OnnxEngine:
         for t in range(max((len(target) for _, target in pairs), default=-1) + 1):
             live = [i for i in order if len(pairs[i][1]) >= t]
             tokens = [[BOS if t == 0 else pairs[i][1][t - 1]] for i in live]
-            log_probs, _ = state.step(np.array(tokens), np.arange(len(live))[:, None])
+            rows = np.arange(len(live))[:, None]
+            (log_probs,) = state.step(np.array(tokens), rows, ["log_probs"])
             for i, row in zip(live, log_probs[:, 0], strict=True):
                 scores[i].append(float(row[[*pairs[i][1], EOS][t]]))
         return scores

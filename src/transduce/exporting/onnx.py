@@ -197,55 +197,63 @@ def readme(settings: dict[str, Any]) -> str:
     """Return what a person who finds the folder should know."""
     search, model = settings["decoding"], settings["model"]
     most = search["max_output"]
-    limit = "" if most is None else f", and at most {most} (the model has no further positions)"
+    limit = "" if most is None else f", and at most {most}: the model has no more positions"
+    form = settings["source"]["normalization"]
     return f"""\
 # An encoder-decoder Transformer in ONNX
 
-Exported by transduce: {model["N_encoder"]} encoder and {model["N_decoder"]} decoder layers, \
-d_model {model["d_model"]}, float32, opset 17.
+{model["N_encoder"]} encoder and {model["N_decoder"]} decoder layers, d_model {model["d_model"]},
+float32, opset 17; exported by transduce.
 
     python translate.py < lines.txt > translations.txt
 
-needs `onnxruntime`, `numpy` and, where there are .spm files, `sentencepiece`. It searches with a \
-beam of {search["beam_size"]}
-(`--beam-size 1` is greedy search). Everything below is in `config.json`, too.
+needs `onnxruntime`, `numpy` and, where there are .spm files, `sentencepiece`. It searches with a
+beam of {search["beam_size"]}; `--beam-size 1` is greedy search. Its classes `Translator`,
+`Tokenizer` and `Model` can be imported.
 
 ## Ids
 
-Source: the pieces and END ({EOS}), filled up with PAD ({PAD}); at most {search["max_source"]} \
-pieces. Output: begins behind BEGIN ({BOS}),
-ends with END, has at most source length (END included) + {search["max_extra"]} tokens{limit}. \
-PAD, UNKNOWN ({UNK}) and BEGIN are never generated.
-
-Text becomes pieces like this (class `Tokenizer` of translate.py): control characters removed, \
-Unicode form {settings["source"]["normalization"]},
-a space before the text if there is a .spm file, symbols cut out as they stand in config.json, the \
-rest by sentencepiece;
-without a .spm file, the id of a byte of UTF-8 is its value + {EOS + 1}.
+- Source: the ids of the text's pieces, at most {search["max_source"]}, and END ({EOS}). In a
+  batch, shorter ones are filled up with PAD ({PAD}).
+- Output: what comes after BEGIN ({BOS}), up to END. It has at most as many tokens as the source,
+  END included, and {search["max_extra"]} more{limit}.
+- PAD, UNKNOWN ({UNK}) and BEGIN are never generated.
+- Text: control characters are removed, then it is brought into the Unicode form {form}. A space
+  is put before it if there is a .spm file, symbols are cut out as `config.json` lists them, and
+  sentencepiece cuts the rest. Without a .spm file each byte of UTF-8 is an id: its value and
+  {EOS + 1} more.
 
 ## Graphs
 
-`greedy.onnx` searches by itself, for callers in any language:
+All of them read `weights.bin`, which must lie beside them.
 
-| | name | type | shape |
-|---|---|---|---|
-| in | `src` | int64 | [B, S] |
-| in | `limits` | int64 | [B]: the most tokens of each output |
-| out | `tokens` | int64 | [B, T]: END included, PAD behind it |
-| out | `log_probability` | float32 | [B]: the sum over the tokens |
+`greedy.onnx` searches by itself, for callers in any language.
 
-`encoder.onnx` takes `src` and returns the state of decoding: `src_mask` [B, 1, 1, S] and, for \
-each decoder layer i, `memory_K.i`
-and `memory_V.i` (keys and values of the source, which stay) and `K.i` and `V.i` (of the target so \
-far: empty).
+| | name | type | shape | |
+|---|---|---|---|---|
+| in | `src` | int64 | [B, S] | sources |
+| in | `limits` | int64 | [B] | the most tokens of each output |
+| out | `tokens` | int64 | [B, T] | END included, PAD after it |
+| out | `log_probability` | float32 | [B] | of the output: the sum over its tokens |
 
-`decoder.onnx` takes that state, `tokens` [B, beam] (BEGIN at first, with a beam of one) and \
-`origin` [B, beam]: the row, sentence · beam +
-hypothesis, that each hypothesis had in the step before (0, 1, 2, ... at first). It returns \
-`log_probs` [B, beam, vocabulary], `attention`
-[B, beam, S] and `next_K.i`, `next_V.i`, to be given as `K.i`, `V.i` in the next step. Beams are \
-reordered by `origin` inside the graph. If sentences leave the batch, so must their rows
-of `src_mask`, `memory_K.i`, `memory_V.i`.
+`encoder.onnx` and `decoder.onnx` are for a search of one's own.
 
-All three read `weights.bin`, which must lie beside them.
+| | name | type | shape | |
+|---|---|---|---|---|
+| encoder in | `src` | int64 | [B, S] | sources |
+| encoder out, decoder in | `src_mask` | bool | [B, 1, 1, S] | true: no padding |
+| | `memory_K.0`, `memory_V.0`, ... | float32 | [B, h, S, d] | keys and values of the source |
+| | `K.0`, `V.0`, ... | float32 | [rows, h, past, d] | of the tokens so far: at first none |
+| decoder in | `tokens` | int64 | [B, beam] | last tokens: at first BEGIN, with a beam of 1 |
+| | `origin` | int64 | [B, beam] | the row each had one step before: at first 0, 1, 2, ... |
+| | `k` | int64 | [1] | how many best tokens are asked for |
+| decoder out | `log_probs` | float32 | [B, beam, vocabulary] | of all next tokens |
+| | `best_log_probs` | float32 | [B, beam, k] | of the best that may be generated |
+| | `best_tokens` | int64 | [B, beam, k] | these |
+| | `attention` | float32 | [B, beam, S] | to the source: last layer, mean of its heads |
+| | `next_K.0`, `next_V.0`, ... | float32 | | the next step's `K.0`, `V.0`, ... |
+
+Rows are numbered sentence by sentence: sentence · beam + hypothesis. The decoder reorders the
+beams by `origin`. Where sentences leave the batch, the caller drops their rows of `src_mask`,
+`memory_K` and `memory_V`; no other of these tensors need ever be touched.
 """

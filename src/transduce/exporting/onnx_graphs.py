@@ -29,9 +29,10 @@ def encoder_graph(weights: Weights) -> ModelProto:
 
 
 def decoder_graph(weights: Weights) -> ModelProto:
-    """One step: tokens and origin [B, beam], and the state -> log-probabilities and new state.
+    """One step: tokens and origin [B, beam], k [1], and the state -> what comes next, new state.
 
-    `origin` says which row of K and V each hypothesis continues; attention is the mean over the
+    `origin` says which row of K and V each hypothesis continues. What comes next: all
+    log-probabilities, and the k best tokens that may be generated. Attention is the mean over the
     heads of the last layer.
     """
     g = Graph(weights)
@@ -50,11 +51,22 @@ def decoder_graph(weights: Weights) -> ModelProto:
     g.output("log_probs", log_probs, FLOAT, ["B", "beam", g.config.target_vocabulary])
     attention = g.op("ReduceMean", attention, axes=[1], keepdims=0)
     g.output("attention", attention, FLOAT, ["B", "beam", "S"])
+    k = g.op("Min", g.input("k", INT64, [1]), [g.config.target_vocabulary])
+    best, ids = g.ops("TopK", 2, allowed(g, log_probs), k, axis=-1)
+    g.output("best_log_probs", best, FLOAT, ["B", "beam", "k"])
+    g.output("best_tokens", ids, INT64, ["B", "beam", "k"])
     for i, layer in enumerate(layers):
         shapes = state_shapes(g, "B * beam", "past + 1")
         g.output(f"next_K.{i}", layer.K, FLOAT, shapes["K"])
         g.output(f"next_V.{i}", layer.V, FLOAT, shapes["V"])
     return g.model("decoder")
+
+
+def allowed(g: Graph, log_probs: Value) -> Value:
+    """Return log-probabilities in which what is never generated has −∞."""
+    never = np.zeros(g.config.target_vocabulary, dtype=np.float32)
+    never[[PAD, UNK, BOS]] = -math.inf
+    return g.op("Add", log_probs, never)
 
 
 def state_shapes(g: Graph, rows: str, past: str | int) -> dict[str, Shape]:
@@ -105,9 +117,7 @@ def greedy_round(g: Graph, limits: Value, layers: list[LayerState], src_mask: Va
         for i, layer in enumerate(layers)
     ]
     log_probs, layers, _ = step(g, tokens, layers, src_mask)
-    never = np.zeros(g.config.target_vocabulary, dtype=np.float32)
-    never[[PAD, UNK, BOS]] = -math.inf
-    log_probs = g.op("Add", g.op("Squeeze", log_probs, [1]), never)
+    log_probs = allowed(g, g.op("Squeeze", log_probs, [1]))
     best = g.op("ArgMax", log_probs, axis=-1, keepdims=1)
     gain = g.op("Squeeze", g.op("GatherElements", log_probs, best, axis=1), [1])
     gain = g.op("Where", live, g.op("Cast", gain, to=DOUBLE), np.zeros(()))

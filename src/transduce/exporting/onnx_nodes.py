@@ -99,12 +99,16 @@ class Graph:
 
     def op(self, kind: str, *operands: Operand, **attributes: Any) -> Value:
         """Add a node and return its output."""
-        name = f"{kind}_{next(self._numbers)}"
+        return self.ops(kind, 1, *operands, **attributes)[0]
+
+    def ops(self, kind: str, count: int, *operands: Operand, **attributes: Any) -> list[Value]:
+        """Add a node and return so many outputs."""
+        names = [self.fresh(kind) for _ in range(count)]
         inputs = [
             operand if isinstance(operand, str) else self._constant(operand) for operand in operands
         ]
-        self._nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
-        return name
+        self._nodes.append(helper.make_node(kind, inputs, names, name=names[0], **attributes))
+        return names
 
     def parameter(self, name: str) -> Value:
         """Return a weight of the model."""

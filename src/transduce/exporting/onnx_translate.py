@@ -13,7 +13,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ import numpy.typing as npt
 import onnxruntime
 
 PAD, UNK, BOS, EOS = range(4)
-NEVER = [PAD, UNK, BOS]  # is never generated
 LINES = 2000  # are read, sorted by length and translated together
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -52,7 +51,7 @@ class Model:
 
     def start(self, sources: Sequence[Sequence[int]]) -> "State":
         """Encode sources (pieces without END)."""
-        src = np.full((len(sources), max(map(len, sources)) + 1), PAD, dtype=np.int64)
+        src = np.full((len(sources), max(map(len, sources), default=0) + 1), PAD, dtype=np.int64)
         for row, pieces in zip(src, sources, strict=True):
             row[: len(pieces) + 1] = [*pieces, EOS]
         values = self._encoder.run_with_ort_values(None, {"src": on_cpu(src)})
@@ -70,17 +69,18 @@ class State:
     """True where a source token stands, [B, S]."""
     beam: int = 1
 
-    def step(self, tokens: Ints, origin: Ints) -> tuple[Floats, Floats]:
+    def step(
+        self, tokens: Ints, origin: Ints, wanted: Sequence[str], k: int = 1
+    ) -> list[npt.NDArray[Any]]:
         """Feed each hypothesis its next token.
 
         Args:
             tokens: [B, beam].
             origin: the row (sentence · beam + hypothesis) that each had in the step before. The
                 hypotheses of a sentence come from one sentence; sentences may be left out.
-
-        Returns:
-            The log-probabilities of the next tokens [B, beam, vocab], and the last layer's
-            attention to the source [B, beam, S].
+            wanted: which outputs of the decoder to return: log_probs [B, beam, vocab];
+                best_log_probs and best_tokens [B, beam, k]; attention [B, beam, S].
+            k: how many best tokens.
         """
         sentences = origin[:, 0] // self.beam
         if not np.array_equal(sentences, np.arange(len(self.src_mask))):
@@ -89,12 +89,12 @@ class State:
                 if name == "src_mask" or name.startswith("memory"):
                     self.values[name] = on_cpu(self.values[name].numpy()[sentences])
         self.beam = tokens.shape[1]
-        given = {"tokens": on_cpu(tokens), "origin": on_cpu(origin), **self.values}
-        log_probs, attention, *grown = self.decoder.run_with_ort_values(None, given)
-        names = [output.name for output in self.decoder.get_outputs()][2:]
-        for name, value in zip(names, grown, strict=True):
-            self.values[name.removeprefix("next_")] = value
-        return log_probs.numpy(), attention.numpy()
+        given = {"tokens": on_cpu(tokens), "origin": on_cpu(origin), "k": on_cpu(np.array([k]))}
+        own = [name for name in self.values if name.startswith(("K.", "V."))]
+        names = [*wanted, *(f"next_{name}" for name in own)]
+        said = self.decoder.run_with_ort_values(names, given | self.values)
+        self.values |= zip(own, said[len(wanted) :], strict=True)
+        return [value.numpy() for value in said[: len(wanted)]]
 
 
 def on_cpu(array: npt.NDArray[Any]) -> Any:
@@ -105,6 +105,10 @@ def on_cpu(array: npt.NDArray[Any]) -> Any:
 # Search -----------------------------------------------------------------------------------------
 
 
+Penalty = Callable[[int], float]
+"""What a sum of log-probabilities is divided by, given the number of tokens, END included."""
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """The beginning of an output."""
@@ -112,98 +116,100 @@ class Hypothesis:
     tokens: tuple[int, ...] = ()
     total: float = 0.0
     """The sum of the log-probabilities; -inf: nothing, it only fills a place."""
+    parent: int = 0
+    """Which hypothesis of its sentence it continues."""
+
+
+@dataclass
+class Beam:
+    """The hypotheses of a sentence: those that live, best first, and the best that has ended."""
+
+    limit: int
+    live: list[Hypothesis] = field(default_factory=lambda: [Hypothesis()])
+    best: Hypothesis | None = None
+    best_score: float = -math.inf
+    done: bool = False
+
+    def grow(
+        self, continuations: Iterable[tuple[float, int, int]], size: int, penalty: Penalty
+    ) -> None:
+        """Go on with the best continuations (sum, parent, token), best first."""
+        length, lives = len(self.live[0].tokens) + 1, []
+        for rank, (total, parent, token) in enumerate(continuations):
+            longer = Hypothesis((*self.live[parent].tokens, token), total, parent)
+            if token != EOS:
+                lives.append(longer)
+            elif rank < size and total / penalty(length) > self.best_score:
+                self.best, self.best_score = longer, total / penalty(length)
+        self.live = lives[:size] or self.live[:1]
+        # A log-probability is never positive: this is the best that a live hypothesis can reach.
+        reachable = self.live[0].total / penalty(self.limit)
+        self.done = not lives or length == self.limit or self.best_score >= reachable
+
+    def fill(self, width: int) -> None:
+        """Fill up with nothing."""
+        nothing = replace(self.live[0], total=-math.inf)
+        self.live += [nothing] * (width - len(self.live))
 
 
 def search(
     model: Model,
     sources: Sequence[Sequence[int]],
     limits: Sequence[int],
-    beam_size: int,
-    penalty: Callable[[int], float],
+    size: int,
+    penalty: Penalty,
 ) -> list[tuple[int, ...]]:
     """Return the best output of each source; beam search, and greedy search for a beam of one.
 
-    At every step the 2 · beam_size best continuations are looked at (of a beam of one the best
-    alone): those that end are finished, and the beam_size best that do not end live on. A sentence
-    is done at its limit, or when nothing that lives can beat its best finished output any more.
+    At every step the 2 · size best continuations are looked at (of a beam of one the best alone):
+    those that end are finished, and the `size` best that do not end live on. A sentence is done at
+    its limit, or when nothing that lives can beat its best finished output any more. If none
+    ended, the best unfinished one is returned.
 
     Args:
         model: the graphs.
         sources: pieces without END.
         limits: the most tokens of each output, END included.
-        beam_size: how many hypotheses of a sentence live on.
-        penalty: what a sum of log-probabilities is divided by, given the number of tokens.
+        size: how many hypotheses of a sentence live on.
+        penalty: the length penalty.
     """
-    looked_at = 1 if beam_size == 1 else 2 * beam_size
-    state = model.start(sources)
-    beams = {sentence: [Hypothesis()] for sentence in range(len(sources))}
-    best: dict[int, tuple[float, tuple[int, ...]]] = {}
-    results: dict[int, tuple[int, ...]] = {}
-    tokens = np.full((len(sources), 1), BOS)
-    origin = np.arange(len(sources))[:, None]
-    for n in range(1, max(limits) + 1):
-        log_probs, _ = state.step(tokens, origin)
-        candidates = continuations(log_probs, list(beams.values()), looked_at)
-        beams_before, beams, parents = beams, {}, {}
-        width = log_probs.shape[1]
-        for row, (sentence, before) in enumerate(beams_before.items()):
-            lives: list[tuple[int, Hypothesis]] = []
-            for rank, (total, parent, token) in enumerate(candidates[row]):
-                longer = Hypothesis((*before[parent].tokens, token), total)
-                if token != EOS:
-                    lives.append((row * width + parent, longer))
-                elif rank < beam_size:
-                    found = (total / penalty(n), longer.tokens)
-                    best[sentence] = max(best.get(sentence, found), found, key=lambda x: x[0])
-            lives = lives[:beam_size]
-            most = max((one.total for _, one in lives), default=-math.inf) / penalty(
-                limits[sentence]
-            )
-            if (
-                lives
-                and n < limits[sentence]
-                and not (sentence in best and best[sentence][0] >= most)
-            ):
-                beams[sentence] = [one for _, one in lives]
-                parents[sentence] = [place for place, _ in lives]
-            else:
-                unfinished = lives[0][1] if lives else before[0]
-                results[sentence] = best[sentence][1] if sentence in best else unfinished.tokens
-        if not beams:
-            break
-        width = max(map(len, beams.values()))
-        for sentence, beam in beams.items():  # narrower beams are filled up with nothing
-            filling = width - len(beam)
-            beam += [Hypothesis(beam[0].tokens, -math.inf)] * filling
-            parents[sentence] += parents[sentence][:1] * filling
-        tokens = np.array([[one.tokens[-1] for one in beam] for beam in beams.values()])
-        origin = np.array(list(parents.values()))
-    return [results[sentence] for sentence in range(len(sources))]
+    most = 1 if size == 1 else 2 * size
+    state, beams = model.start(sources), [Beam(limit) for limit in limits]
+    live, tokens = beams, np.full((len(beams), 1), BOS)
+    origin = np.arange(len(beams))[:, None]
+    while live:
+        said = state.step(tokens, origin, ["best_log_probs", "best_tokens"], most)
+        for beam, some in zip(live, continuations(live, *said, most), strict=True):
+            beam.grow(some, size, penalty)
+        rows = [(row * tokens.shape[1], beam) for row, beam in enumerate(live) if not beam.done]
+        live = [beam for _, beam in rows]
+        width = max((len(beam.live) for beam in live), default=0)
+        for beam in live:
+            beam.fill(width)
+        tokens = np.array([[one.tokens[-1] for one in beam.live] for beam in live])
+        origin = np.array([[row + one.parent for one in beam.live] for row, beam in rows])
+    return [(beam.best or beam.live[0]).tokens for beam in beams]
 
 
 def continuations(
-    log_probs: Floats, beams: Sequence[Sequence[Hypothesis]], most: int
-) -> list[list[tuple[float, int, int]]]:
-    """Return the best continuations of each beam, best first: sum, hypothesis, token."""
-    log_probs = log_probs.copy()
-    log_probs[:, :, NEVER] = -math.inf
-    k = min(most, log_probs.shape[2])
-    ids = np.argpartition(-log_probs, k - 1, axis=2)[:, :, :k]
-    gains = np.take_along_axis(log_probs, ids, axis=2).astype(np.float64)
-    totals = np.array([[one.total for one in beam] for beam in beams])[:, :, None] + gains
-    order = np.argsort(-totals.reshape(len(beams), -1), axis=1, kind="stable")[:, :most]
-    return [
-        [
-            (float(sums.flat[place]), int(place) // k, int(tokens.flat[place]))
-            for place in places
-            if sums.flat[place] > -math.inf
-        ]
-        for places, sums, tokens in zip(order, totals, ids, strict=True)
-    ]
+    beams: Sequence[Beam], log_probs: Floats, tokens: Ints, most: int
+) -> Iterator[list[tuple[float, int, int]]]:
+    """Yield the best continuations of each beam, best first: sum, hypothesis, token.
+
+    Log-probabilities and tokens are [B, beam, k].
+    """
+    before = np.array([[one.total for one in beam.live] for beam in beams])
+    totals = (before[:, :, None] + log_probs).reshape(len(beams), -1)
+    order = np.argsort(-totals, axis=1, kind="stable")[:, :most]
+    ids = np.take_along_axis(tokens.reshape(len(beams), -1), order, axis=1)
+    totals = np.take_along_axis(totals, order, axis=1)
+    parents = order // log_probs.shape[2]
+    for columns in zip(totals.tolist(), parents.tolist(), ids.tolist(), strict=True):
+        yield [one for one in zip(*columns, strict=True) if one[0] > -math.inf]
 
 
-def length_penalty(kind: str, alpha: float) -> Callable[[int], float]:
-    """Return what a sum of log-probabilities is divided by for n tokens, END included."""
+def length_penalty(kind: str, alpha: float) -> Penalty:
+    """Return the penalty of that name."""
     match kind:
         case "none":
             return lambda n: 1.0
