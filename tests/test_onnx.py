@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,10 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from transduce.config import BOS, EOS, PAD, Config, DecodingConfig, ModelConfig, parse
 from transduce.data.text import normalize
-from transduce.data.tokenizer import Tokenizer, train_tokenizer
+from transduce.data.tokenizer import SentencePieceTokenizer, Tokenizer, train_tokenizer
 from transduce.decoding.engines import TorchEngine
 from transduce.decoding.search import Hypothesis, Penalty, beam_search
 from transduce.decoding.translator import Translator, translator_of
@@ -24,6 +24,7 @@ from transduce.errors import TransduceError, UsageError
 from transduce.exporting import onnx as exporting
 from transduce.exporting.onnx import export, refused
 from transduce.model import Transformer
+from transduce.model_folder import write_file
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -219,8 +220,7 @@ def test_without_any_key_nothing_is_attended_to(tmp_path: Path) -> None:
 
 def test_learned_positions_end(tmp_path: Path) -> None:
     """Up to the table's end it is the model; the settings say where it is, and beyond it fails."""
-    changes = {"positions": "learned", "max_positions": 12}
-    model, engine = exported(tmp_path, **changes)
+    model, engine = exported(tmp_path, positions="learned", max_positions=12)
     pairs = [(ids(11, len(LETTERS)), ids(11, len(WORDS)))]
     assert agree(engine.score(pairs), TorchEngine(model).score(pairs))
     search = json.loads((tmp_path / "exported" / "config.json").read_text())["decoding"]
@@ -305,7 +305,7 @@ def test_the_script_translates_as_we_do(tmp_path: Path, kind: str, beam: int) ->
     expected = translator.translate(LINES, beam_size=beam)
     assert out.decode().split("\n") == [*(found.text for found in expected), ""]
     assert len({found.text for found in expected}) > 3
-    assert err.count("line") == sum("cut" in found.flags for found in expected)
+    assert err.count("cut to 30") == sum("cut" in found.flags for found in expected)
 
 
 @pytest.mark.parametrize(
@@ -367,6 +367,20 @@ def test_the_script_cuts_and_joins_as_we_do(
     assert theirs[kind].decode(some) == ours.decode(some)
 
 
+def test_the_space_before_a_text_is_put_once(tmp_path: Path) -> None:
+    """Though a vocabulary from elsewhere has sentencepiece put another one."""
+    learnt = TOKENIZERS["bpe"]
+    assert isinstance(learnt, SentencePieceTokenizer)
+    proto = ModelProto.FromString(learnt.proto)
+    proto.normalizer_spec.add_dummy_prefix = True
+    ours = SentencePieceTokenizer(proto.SerializeToString(), "NFC")
+    exported(tmp_path, (ours, ours))
+    side = json.loads((tmp_path / "exported" / "config.json").read_text("utf-8"))["source"]
+    theirs = standalone.Tokenizer(tmp_path / "exported", side)
+    for line in LINES:
+        assert theirs.encode(line) == ours.encode(line) == learnt.encode(line)
+
+
 # The folder -------------------------------------------------------------------------------------
 
 
@@ -387,6 +401,15 @@ def test_what_is_not_carried_is_refused_by_name(
     assert refused(config.model) == ["norm_place", "activation"]
     assert refused(ModelConfig()) == []
     with pytest.raises(UsageError, match=r"model\.norm_place = 'pre'"):
+        export(config, model, (LETTERS, WORDS), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_graphs_do_not_know_is_refused(tmp_path: Path) -> None:
+    """A part of the model that no list speaks of."""
+    config, model = model_of()
+    model.decoder.layers[0].gate = torch.nn.Parameter(torch.ones(3))
+    with pytest.raises(TransduceError, match=r"decoder\.layers\.0\.gate"):
         export(config, model, (LETTERS, WORDS), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -424,12 +447,11 @@ def test_graphs_are_valid_and_plain(tmp_path: Path) -> None:
 
 def test_a_folder_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, model = model_of()
-    write: Callable[[Path, bytes], None] = exporting.write_file
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "config.json":
             raise TransduceError("the disk is full")
-        write(path, content)
+        write_file(path, content)
 
     out = tmp_path / "deep" / "out"
     monkeypatch.setattr(exporting, "write_file", full)

@@ -87,7 +87,8 @@ def export(
     Raises:
         UsageError: if `out` is there and not empty, or a setting of the model or of [decoding] is
             not carried.
-        TransduceError: if the package onnx is missing, or the folder cannot be written.
+        TransduceError: if the package onnx is missing, the model has parameters that are not
+            carried, or the folder cannot be written.
     """
     _check(config, model.config)
     if find_spec("onnx") is None:
@@ -136,6 +137,10 @@ def _write(
         (GREEDY, graphs.greedy_graph),
     ):
         write_file(folder / name, graph(weights).SerializeToString())
+    if unused := weights.tensors.keys() - weights.used:
+        raise TransduceError(
+            f"the model has parameters that the ONNX graphs know nothing of: {sorted(unused)}"
+        )
     save_tokenizers(folder, *tokenizers)
     for path in folder.glob("*.spm"):
         _without_prefix(path)

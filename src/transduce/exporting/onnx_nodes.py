@@ -44,6 +44,7 @@ class Weights:
             name: first.setdefault(id(parameter), name)
             for name, parameter in model.named_parameters(remove_duplicate=False)
         }
+        self.used: set[str] = set()
         self._offsets: dict[str, int] = {}
         end = 0
         for name, tensor in self.tensors.items():
@@ -56,6 +57,7 @@ class Weights:
     def reference(self, name: str) -> TensorProto:
         """Return a tensor that says where the numbers are."""
         name = self._first_name[name]
+        self.used.add(name)
         tensor = self.tensors[name]
         proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=tensor.shape)
         proto.data_location = TensorProto.EXTERNAL
@@ -87,6 +89,7 @@ class Graph:
         self._nodes: list[NodeProto] = []
         self._inputs: list[ValueInfoProto] = []
         self._outputs: list[ValueInfoProto] = []
+        self._renamed: dict[Value, str] = {}
         # Weights and constants belong to the outermost graph, and names are distinct everywhere.
         self._initializers: dict[Value, TensorProto] = {} if outer is None else outer._initializers
         self._constants: dict[tuple[object, ...], Value] = {} if outer is None else outer._constants
@@ -122,8 +125,8 @@ class Graph:
         return name
 
     def output(self, name: str, value: Value, type_: int, shape: Shape | None = None) -> None:
-        """Declare an output, and give the value that name."""
-        self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
+        """Declare an output: a value that no inner graph sees will have that name."""
+        self._renamed[value] = name
         self._outputs.append(make_tensor_value_info(name, type_, shape))
 
     def fresh(self, word: str) -> Value:
@@ -156,6 +159,9 @@ class Graph:
         )
 
     def _proto(self, name: str) -> GraphProto:
+        for node in self._nodes:  # a node that only gave another name would copy, at each step
+            node.input[:] = [self._renamed.get(value, value) for value in node.input]
+            node.output[:] = [self._renamed.get(value, value) for value in node.output]
         return helper.make_graph(self._nodes, name, self._inputs, self._outputs)
 
     def _constant(self, value: int | float | list[int] | npt.NDArray[Any]) -> Value:

@@ -178,8 +178,9 @@ def search(
     live, tokens = beams, np.full((len(beams), 1), BOS)
     origin = np.arange(len(beams))[:, None]
     while live:
-        said = state.step(tokens, origin, ["best_log_probs", "best_tokens"], most)
-        for beam, some in zip(live, continuations(live, *said, most), strict=True):
+        log_probs, ids = state.step(tokens, origin, ["best_log_probs", "best_tokens"], most)
+        found = continuations(live, log_probs, ids, most)
+        for beam, some in zip(live, found, strict=True):
             beam.grow(some, size, penalty)
         rows = [(row * tokens.shape[1], beam) for row, beam in enumerate(live) if not beam.done]
         live = [beam for _, beam in rows]
@@ -367,6 +368,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="0: as many as there are cores")
     arguments = parser.parse_args()
     changes = {} if arguments.beam_size is None else {"beam_size": arguments.beam_size}
+    if changes and arguments.beam_size < 1:
+        parser.error("--beam-size must be at least 1")
     translator = Translator(Path(__file__).resolve().parent, arguments.threads, **changes)
     lines = read_lines(sys.stdin.buffer)
     first = 1
