@@ -294,18 +294,67 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("beam", [1, 4])
-def test_the_script_translates_as_we_do(tmp_path: Path, kind: str, beam: int) -> None:
-    sides = (TOKENIZERS["letters"] if kind == "word" else TOKENIZERS[kind], TOKENIZERS[kind])
-    decoding = {"max_source": 30, "batch_tokens": 60}
-    translator = translator_for(tmp_path, sides, 10 if kind == "char" else 4, decoding)
+def test_the_script_stands_alone(tmp_path: Path, beam: int) -> None:
+    """As many lines out as in; LF and CRLF end a line; a byte-order mark is no text."""
+    sides = (TOKENIZERS["bpe"], TOKENIZERS["bpe"])
+    translator = translator_for(tmp_path, sides, 4, {"max_source": 30, "batch_tokens": 60})
     text = "\ufeff" + "\n".join(LINES[:2]) + "\r\n" + "\n".join(LINES[2:])
     out, err = run_script(tmp_path, text.encode(), "--beam-size", str(beam))
     expected = translator.translate(LINES, beam_size=beam)
     assert out.decode().split("\n") == [*(found.text for found in expected), ""]
-    assert len({found.text for found in expected}) > 3
     assert err.count("cut to 30") == sum("cut" in found.flags for found in expected)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_the_script_translates_as_we_do(tmp_path: Path, kind: str) -> None:
+    sides = (TOKENIZERS["letters"] if kind == "word" else TOKENIZERS[kind], TOKENIZERS[kind])
+    decoding = {"max_source": 30, "batch_tokens": 60}
+    translator = translator_for(tmp_path, sides, 10 if kind == "char" else 4, decoding)
+    for beam in (1, 4):
+        ours = [found.text for found in translator.translate(LINES, beam_size=beam)]
+        script = standalone.Translator(tmp_path / "exported", 1, beam_size=beam)
+        assert script.translate(LINES) == ours
+        assert len(set(ours)) > 3
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> list[OnnxEngine]:
+    """Models that are more and less eager to end."""
+    found = []
+    for eagerness in (0.0, 3.0, 8.0):
+        config, model = model_of(output_bias=True, N=1, scale_embeddings=False)
+        with torch.no_grad():
+            model.output.bias[EOS] += eagerness
+        folder = tmp_path_factory.mktemp("engine") / "exported"
+        export(config, model, (LETTERS, WORDS), folder)
+        found.append(OnnxEngine(folder))
+    return found
+
+
+@given(
+    st.integers(0, 2),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.integers(1, 12),
+    st.integers(1, 7),
+    st.sampled_from([("none", 0.0), ("average", 0.0), ("gnmt", 0.6), ("gnmt", 2.0)]),
+)
+@settings(deadline=None, max_examples=30)
+def test_the_script_searches_as_we_do(
+    engines: list[OnnxEngine],
+    which: int,
+    lengths: list[int],
+    limit: int,
+    beam: int,
+    penalty: tuple[Any, float],
+) -> None:
+    engine = engines[which]
+    sources = [ids(n, len(LETTERS), i) for i, n in enumerate(lengths)]
+    limits = [limit + i for i in range(len(sources))]
+    found = beam_search(engine.start(sources), limits, beam, 1, Penalty(*penalty))
+    script = standalone.length_penalty(*penalty)
+    alone = standalone.search(engine.model, sources, limits, beam, script)
+    assert alone == [best.tokens for (best,) in found]
 
 
 @pytest.mark.parametrize(
@@ -389,6 +438,7 @@ def test_every_setting_of_a_model_is_decided() -> None:
     decided = set(exporting.CARRIED) | exporting.NOT_CARRIED
     assert set(ModelConfig.model_fields) == decided
     assert not set(exporting.CARRIED) & exporting.NOT_CARRIED
+    assert set(DecodingConfig.model_fields) >= exporting.SEARCH
 
 
 def test_what_is_not_carried_is_refused_by_name(

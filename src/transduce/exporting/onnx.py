@@ -97,14 +97,15 @@ def export(
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already; choose a new folder")
-    beside = out.with_name(f".{out.name}.part")
+    place = out.resolve()
+    beside = place.with_name(f".{place.name}.part")
     try:
         shutil.rmtree(beside, ignore_errors=True)  # of an export that was killed
         beside.mkdir(parents=True)
         _write(beside, config, model, tokenizers)
         with suppress(FileNotFoundError):
-            out.rmdir()
-        beside.rename(out)
+            place.rmdir()
+        beside.rename(place)
     except OSError as error:
         raise TransduceError(f"cannot write {out}: {error.strerror}") from None
     finally:

@@ -89,7 +89,8 @@ class State:
                 if name == "src_mask" or name.startswith("memory"):
                     self.values[name] = on_cpu(self.values[name].numpy()[sentences])
         self.beam = tokens.shape[1]
-        given = {"tokens": on_cpu(tokens), "origin": on_cpu(origin), "k": on_cpu(np.array([k]))}
+        most = np.array([k], dtype=np.int64)
+        given = {"tokens": on_cpu(tokens), "origin": on_cpu(origin), "k": on_cpu(most)}
         own = [name for name in self.values if name.startswith(("K.", "V."))]
         names = [*wanted, *(f"next_{name}" for name in own)]
         said = self.decoder.run_with_ort_values(names, given | self.values)
@@ -175,8 +176,8 @@ def search(
     """
     most = 1 if size == 1 else 2 * size
     state, beams = model.start(sources), [Beam(limit) for limit in limits]
-    live, tokens = beams, np.full((len(beams), 1), BOS)
-    origin = np.arange(len(beams))[:, None]
+    live, tokens = beams, np.full((len(beams), 1), BOS, dtype=np.int64)
+    origin = np.arange(len(beams), dtype=np.int64)[:, None]
     while live:
         log_probs, ids = state.step(tokens, origin, ["best_log_probs", "best_tokens"], most)
         found = continuations(live, log_probs, ids, most)
@@ -187,8 +188,9 @@ def search(
         width = max((len(beam.live) for beam in live), default=0)
         for beam in live:
             beam.fill(width)
-        tokens = np.array([[one.tokens[-1] for one in beam.live] for beam in live])
-        origin = np.array([[row + one.parent for one in beam.live] for row, beam in rows])
+        last = [[one.tokens[-1] for one in beam.live] for beam in live]
+        from_ = [[row + one.parent for one in beam.live] for row, beam in rows]
+        tokens, origin = np.array(last, dtype=np.int64), np.array(from_, dtype=np.int64)
     return [(beam.best or beam.live[0]).tokens for beam in beams]
 
 
