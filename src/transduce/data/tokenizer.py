@@ -72,6 +72,11 @@ class Tokenizer:
         """Return the size of the vocabulary, reserved ids included."""
         return len(self._pieces)
 
+    @property
+    def symbols(self) -> dict[str, int]:
+        """The ids of the pieces that are never split, by what they look like in a text."""
+        return {symbol: int(ids[0]) for symbol, ids in self._symbols.items()}
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of the text's pieces, without BEGIN and END."""
         return self.encode_lines([text])[0]

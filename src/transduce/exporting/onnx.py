@@ -1,0 +1,265 @@
+"""A model as a folder that runs on onnxruntime alone: graphs, weights, tokenizers, a script.
+
+    encoder.onnx    source ids -> what the decoder needs of them
+    decoder.onnx    one step of decoding, with cached keys and values
+    greedy.onnx     greedy search as a whole, a loop in the graph
+    weights.bin     the numbers, once for all three
+    config.json     ids, limits, settings of the search, tokenizers
+    translate.py    lines in, lines out; imports neither torch nor this package
+
+and the tokenizers' files and a README.md. The graphs are written node by node (onnx_model.py).
+"""
+
+import json
+import shutil
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+from transduce.config import BOS, EOS, PAD, UNK, Config, DecodingConfig, ModelConfig
+from transduce.data.corpus import save_tokenizers
+from transduce.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from transduce.errors import TransduceError, UsageError
+from transduce.model import Transformer
+from transduce.model_folder import write_file
+
+ENCODER, DECODER, GREEDY = "encoder.onnx", "decoder.onnx", "greedy.onnx"
+NUMBERS, SETTINGS, SCRIPT, README = "weights.bin", "config.json", "translate.py", "README.md"
+
+CARRIED: dict[str, tuple[str, ...] | None] = {
+    "source_vocabulary": None,
+    "target_vocabulary": None,
+    "joint_vocabulary": None,
+    "N": None,
+    "N_encoder": None,
+    "N_decoder": None,
+    "d_model": None,
+    "d_ff": None,
+    "h": None,
+    "d_k": None,
+    "d_v": None,
+    "P_drop": None,  # dropout means nothing once a model is trained
+    "attention_dropout": None,
+    "activation_dropout": None,
+    "norm_place": ("post", "pre"),
+    "norm_epsilon": None,
+    "activation": ("relu", "swish", "gelu"),
+    "attention_biases": None,
+    "output_bias": None,
+    "positions": ("sinusoidal", "learned"),
+    "max_positions": None,
+    "tie_embeddings": None,
+    "scale_embeddings": None,
+}
+"""The settings of a model that the graphs obey: with these values, or with any."""
+NOT_CARRIED: frozenset[str] = frozenset()
+"""Those that they know nothing of: only their defaults can be exported."""
+SEARCH = {
+    "beam_size", "penalty", "alpha", "max_extra", "max_source", "batch_tokens", "precision",
+    "engine", "temperature", "top_k", "top_p", "seed",
+}  # fmt: skip
+"""The settings of [decoding] that `translate.py` obeys, or that mean nothing to it."""
+
+
+def refused(config: ModelConfig) -> list[str]:
+    """Return the names of the settings with which a model cannot be exported."""
+    names = []
+    for name, field in ModelConfig.model_fields.items():
+        value = getattr(config, name)
+        if name not in CARRIED:
+            if value != field.default:
+                names.append(name)
+        elif (values := CARRIED[name]) is not None and value not in values:
+            names.append(name)
+    return names
+
+
+def export(
+    config: Config, model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], out: Path
+) -> None:
+    """Write the folder `out`; it appears complete or not at all.
+
+    The graphs compute in float32, whatever `decoding.precision` is.
+
+    Raises:
+        UsageError: if `out` is there and not empty, or a setting of the model or of [decoding] is
+            not carried.
+        TransduceError: if the package onnx is missing, the model has parameters that are not
+            carried, or the folder cannot be written.
+    """
+    _check(config, model.config)
+    if find_spec("onnx") is None:
+        raise TransduceError(
+            "exporting to ONNX needs the package onnx: pip install 'transduce[onnx]'"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is there already; choose a new folder")
+    place = out.resolve()
+    beside = place.with_name(f".{place.name}.part")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)  # of an export that was killed
+        beside.mkdir(parents=True)
+        _write(beside, config, model, tokenizers)
+        with suppress(FileNotFoundError):
+            place.rmdir()
+        beside.rename(place)
+    except OSError as error:
+        raise TransduceError(f"cannot write {out}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _check(config: Config, model: ModelConfig) -> None:
+    for name in refused(model):
+        raise UsageError(f"model.{name} = {getattr(model, name)!r} cannot be exported to ONNX")
+    for name, field in DecodingConfig.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if name not in SEARCH and (value := getattr(config.decoding, name)) != default:
+            raise UsageError(
+                f"decoding.{name} = {value!r} cannot be exported: the exported search does not "
+                f"know it; set it to {default!r} for the export"
+            )
+
+
+def _write(
+    folder: Path, config: Config, model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> None:
+    from transduce.exporting import onnx_graphs as graphs
+    from transduce.exporting.onnx_nodes import Weights
+
+    weights = Weights(model, NUMBERS)
+    weights.write(folder)
+    for name, graph in (
+        (ENCODER, graphs.encoder_graph),
+        (DECODER, graphs.decoder_graph),
+        (GREEDY, graphs.greedy_graph),
+    ):
+        write_file(folder / name, graph(weights).SerializeToString())
+    if unused := weights.tensors.keys() - weights.used:
+        raise TransduceError(
+            f"the model has parameters that the ONNX graphs know nothing of: {sorted(unused)}"
+        )
+    save_tokenizers(folder, *tokenizers)
+    for path in folder.glob("*.spm"):
+        _without_prefix(path)
+    settings = settings_for_others(config, model.config, tokenizers)
+    text = json.dumps(settings, ensure_ascii=False, indent=2) + "\n"
+    write_file(folder / SETTINGS, text.encode())
+    script = Path(__file__).with_name("onnx_translate.py")
+    write_file(folder / SCRIPT, script.read_bytes())
+    write_file(folder / README, readme(settings).encode())
+
+
+def _without_prefix(path: Path) -> None:
+    """Have sentencepiece put no space before a text: that is done before symbols are cut out."""
+    proto = ModelProto.FromString(path.read_bytes())
+    if proto.normalizer_spec.add_dummy_prefix:
+        proto.normalizer_spec.add_dummy_prefix = False
+        path.write_bytes(proto.SerializeToString())
+
+
+def settings_for_others(
+    config: Config, model: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> dict[str, Any]:
+    """Return what whoever decodes has to know, beside the graphs."""
+    search = config.decoding
+    learned = model.positions == "learned"
+    source, target = tokenizers
+    names = ("joint.spm",) * 2 if source is target else ("source.spm", "target.spm")
+
+    def side(tokenizer: Tokenizer, name: str) -> dict[str, Any]:
+        learnt = isinstance(tokenizer, SentencePieceTokenizer)
+        return {
+            "file": name if learnt else None,
+            "normalization": tokenizer.normalization,
+            "symbols": tokenizer.symbols,
+        }
+
+    return {
+        "format": 1,
+        "precision": "float32",
+        "ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
+        "decoding": {
+            "beam_size": search.beam_size,
+            "penalty": search.penalty,
+            "alpha": search.alpha,
+            "max_extra": search.max_extra,
+            "max_source": min([search.max_source] + [model.max_positions - 1] * learned),
+            "max_output": model.max_positions if learned else None,
+            "batch_tokens": search.batch_tokens or 1024,
+        },
+        "source": {"kind": config.tokenizer.source.kind or config.tokenizer.kind}
+        | side(source, names[0]),
+        "target": {"kind": config.tokenizer.target.kind or config.tokenizer.kind}
+        | side(target, names[1]),
+        "model": model.model_dump(),
+    }
+
+
+def readme(settings: dict[str, Any]) -> str:
+    """Return what a person who finds the folder should know."""
+    search, model = settings["decoding"], settings["model"]
+    most = search["max_output"]
+    limit = "" if most is None else f", and at most {most}: the model has no more positions"
+    form = settings["source"]["normalization"]
+    return f"""\
+# An encoder-decoder Transformer in ONNX
+
+{model["N_encoder"]} encoder and {model["N_decoder"]} decoder layers, d_model {model["d_model"]},
+float32, opset 17; exported by transduce.
+
+    python translate.py < lines.txt > translations.txt
+
+needs `onnxruntime`, `numpy` and, where there are .spm files, `sentencepiece`. It searches with a
+beam of {search["beam_size"]}; `--beam-size 1` is greedy search. Its classes `Translator`,
+`Tokenizer` and `Model` can be imported.
+
+## Ids
+
+- Source: the ids of the text's pieces, at most {search["max_source"]}, and END ({EOS}). In a
+  batch, shorter ones are filled up with PAD ({PAD}).
+- Output: what comes after BEGIN ({BOS}), up to END. It has at most as many tokens as the source,
+  END included, and {search["max_extra"]} more{limit}.
+- PAD, UNKNOWN ({UNK}) and BEGIN are never generated.
+- Text: control characters are removed, then it is brought into the Unicode form {form}. A space
+  is put before it if there is a .spm file, symbols are cut out as `config.json` lists them, and
+  sentencepiece cuts the rest. Without a .spm file each byte of UTF-8 is an id: its value and
+  {EOS + 1} more.
+
+## Graphs
+
+All of them read `weights.bin`, which must lie beside them.
+
+`greedy.onnx` searches by itself, for callers in any language.
+
+| | name | type | shape | |
+|---|---|---|---|---|
+| in | `src` | int64 | [B, S] | sources |
+| in | `limits` | int64 | [B] | the most tokens of each output |
+| out | `tokens` | int64 | [B, T] | END included, PAD after it |
+| out | `log_probability` | float32 | [B] | of the output: the sum over its tokens |
+
+`encoder.onnx` and `decoder.onnx` are for a search of one's own.
+
+| | name | type | shape | |
+|---|---|---|---|---|
+| encoder in | `src` | int64 | [B, S] | sources |
+| encoder out, decoder in | `src_mask` | bool | [B, 1, 1, S] | true: no padding |
+| | `memory_K.0`, `memory_V.0`, ... | float32 | [B, h, S, d] | keys and values of the source |
+| | `K.0`, `V.0`, ... | float32 | [rows, h, past, d] | of the tokens so far: at first none |
+| decoder in | `tokens` | int64 | [B, beam] | last tokens: at first BEGIN, with a beam of 1 |
+| | `origin` | int64 | [B, beam] | the row each had one step before: at first 0, 1, 2, ... |
+| | `k` | int64 | [1] | how many best tokens are asked for |
+| decoder out | `log_probs` | float32 | [B, beam, vocabulary] | of all next tokens |
+| | `best_log_probs` | float32 | [B, beam, k] | of the best that may be generated |
+| | `best_tokens` | int64 | [B, beam, k] | these |
+| | `attention` | float32 | [B, beam, S] | to the source: last layer, mean of its heads |
+| | `next_K.0`, `next_V.0`, ... | float32 | | the next step's `K.0`, `V.0`, ... |
+
+Rows are numbered sentence by sentence: sentence · beam + hypothesis. The decoder reorders the
+beams by `origin`. Where sentences leave the batch, the caller drops their rows of `src_mask`,
+`memory_K` and `memory_V`; no other of these tensors need ever be touched.
+"""
