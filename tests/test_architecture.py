@@ -33,12 +33,12 @@ WITHIN = {
         "trainer",
     ],
     "exporting": [
+        "standalone",
         "ctranslate2",
         "onnx_nodes",
         "onnx_model",
         "onnx_graphs",
         "onnx",
-        "onnx_translate",
     ],
     "decoding": [
         "constraints",

@@ -23,6 +23,7 @@ from transduce.decoding.translator import Translator, translator_of
 from transduce.errors import TransduceError, UsageError
 from transduce.exporting import onnx as exporting
 from transduce.exporting.onnx import export, refused
+from transduce.exporting.standalone import SEARCH
 from transduce.model import Transformer
 from transduce.model_folder import write_file
 
@@ -30,7 +31,8 @@ onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 from transduce.decoding.onnx_engine import OnnxEngine  # noqa: E402
-from transduce.exporting import onnx_translate as standalone  # noqa: E402
+from transduce.exporting.standalone import onnx as standalone  # noqa: E402
+from transduce.exporting.standalone import text as lines  # noqa: E402
 
 TEXTS = ["the dog sees 2 cats", "a dog 🙂 and a doghouse 12", "das 猫 ist <b> 犬猫 é"]
 
@@ -223,7 +225,7 @@ def test_learned_positions_end(tmp_path: Path) -> None:
     model, engine = exported(tmp_path, positions="learned", max_positions=12)
     pairs = [(ids(11, len(LETTERS)), ids(11, len(WORDS)))]
     assert agree(engine.score(pairs), TorchEngine(model).score(pairs))
-    search = json.loads((tmp_path / "exported" / "config.json").read_text())["decoding"]
+    search = json.loads((tmp_path / "exported" / "transduce.json").read_text())["decoding"]
     assert (search["max_source"], search["max_output"]) == (11, 12)
     for pair in ((ids(12, len(LETTERS)), [5]), ([5], ids(12, len(WORDS)))):
         with pytest.raises(Exception, match="ONNXRuntimeError"):
@@ -248,7 +250,7 @@ def test_greedy_search_writes_what_it_may(tmp_path: Path) -> None:
 
 
 GUARD = """
-import runpy, sys
+import os, runpy, sys
 
 class Guard:
     def find_spec(self, name, path=None, target=None):
@@ -257,6 +259,7 @@ class Guard:
 
 sys.meta_path.insert(0, Guard())
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as for any script
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -352,7 +355,7 @@ def test_the_script_searches_as_we_do(
     sources = [ids(n, len(LETTERS), i) for i, n in enumerate(lengths)]
     limits = [limit + i for i in range(len(sources))]
     found = beam_search(engine.start(sources), limits, beam, 1, Penalty(*penalty))
-    script = standalone.length_penalty(*penalty)
+    script = lines.length_penalty(*penalty)
     alone = standalone.search(engine.model, sources, limits, beam, script)
     assert alone == [best.tokens for (best,) in found]
 
@@ -389,25 +392,25 @@ def test_breaks_in_outputs_become_spaces(tmp_path: Path) -> None:
 
 @given(st.text(), st.sampled_from(["NFC", "NFKC", "none"]))
 def test_the_script_normalises_as_we_do(text: str, form: str) -> None:
-    assert standalone.normalize(text, form) == normalize(text, form)
+    assert lines.normalize(text, form) == normalize(text, form)
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, standalone.Tokenizer]:
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lines.Tokenizer]:
     """The script's tokenizers, read from exported folders."""
     folder, found = tmp_path_factory.mktemp("tokenizers"), {}
     for kind, tokenizer in TOKENIZERS.items():
         sides = (tokenizer, tokenizer)
         config, model = model_of(sides, N=1)
         export(config, model, sides, folder / kind)
-        side = json.loads((folder / kind / "config.json").read_text("utf-8"))["source"]
-        found[kind] = standalone.Tokenizer(folder / kind, side)
+        side = json.loads((folder / kind / "transduce.json").read_text("utf-8"))["source"]
+        found[kind] = lines.Tokenizer(folder / kind, side)
     return found
 
 
 @given(st.data(), st.sampled_from(list(TOKENIZERS)))
 def test_the_script_cuts_and_joins_as_we_do(
-    theirs: dict[str, standalone.Tokenizer], data: st.DataObject, kind: str
+    theirs: dict[str, lines.Tokenizer], data: st.DataObject, kind: str
 ) -> None:
     ours = TOKENIZERS[kind]
     text = data.draw(st.text() | st.text("ado g<b>2é猫\r\u0301"))
@@ -424,8 +427,8 @@ def test_the_space_before_a_text_is_put_once(tmp_path: Path) -> None:
     proto.normalizer_spec.add_dummy_prefix = True
     ours = SentencePieceTokenizer(proto.SerializeToString(), "NFC")
     exported(tmp_path, (ours, ours))
-    side = json.loads((tmp_path / "exported" / "config.json").read_text("utf-8"))["source"]
-    theirs = standalone.Tokenizer(tmp_path / "exported", side)
+    side = json.loads((tmp_path / "exported" / "transduce.json").read_text("utf-8"))["source"]
+    theirs = lines.Tokenizer(tmp_path / "exported", side)
     for line in LINES:
         assert theirs.encode(line) == ours.encode(line) == learnt.encode(line)
 
@@ -438,7 +441,7 @@ def test_every_setting_of_a_model_is_decided() -> None:
     decided = set(exporting.CARRIED) | exporting.NOT_CARRIED
     assert set(ModelConfig.model_fields) == decided
     assert not set(exporting.CARRIED) & exporting.NOT_CARRIED
-    assert set(DecodingConfig.model_fields) >= exporting.SEARCH
+    assert set(DecodingConfig.model_fields) >= SEARCH
 
 
 def test_what_is_not_carried_is_refused_by_name(
@@ -490,8 +493,8 @@ def test_graphs_are_valid_and_plain(tmp_path: Path) -> None:
     bytes_ = 4 * sum(p.numel() for p in model.parameters())
     assert bytes_ <= (folder / "weights.bin").stat().st_size < 1.3 * bytes_
     assert {path.name for path in folder.iterdir()} == {
-        "encoder.onnx", "decoder.onnx", "greedy.onnx", "weights.bin", "config.json", "joint.spm",
-        "translate.py", "README.md",
+        "encoder.onnx", "decoder.onnx", "greedy.onnx", "weights.bin", "transduce.json", "joint.spm",
+        "translate.py", "text.py", "README.md",
     }  # fmt: skip
 
 
@@ -499,7 +502,7 @@ def test_a_folder_is_never_half_written(tmp_path: Path, monkeypatch: pytest.Monk
     config, model = model_of()
 
     def full(path: Path, content: bytes) -> None:
-        if path.name == "config.json":
+        if path.name == "transduce.json":
             raise TransduceError("the disk is full")
         write_file(path, content)
 
@@ -515,10 +518,10 @@ def test_a_folder_is_never_half_written(tmp_path: Path, monkeypatch: pytest.Monk
     export(config, model, (LETTERS, WORDS), out)
     assert not (out / "old").exists()
     assert [path.name for path in out.parent.iterdir()] == ["out"]
-    before = (out / "config.json").read_bytes()
+    before = (out / "transduce.json").read_bytes()
     with pytest.raises(UsageError, match="choose a new folder"):
         export(config, model, (LETTERS, WORDS), out)
-    assert (out / "config.json").read_bytes() == before
+    assert (out / "transduce.json").read_bytes() == before
 
 
 def test_a_file_in_the_way_stays(tmp_path: Path) -> None:
@@ -540,7 +543,7 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "decoder.onnx").write_bytes(b"nothing")
     with pytest.raises(TransduceError, match="cannot read"):
         OnnxEngine(tmp_path)
-    monkeypatch.delitem(sys.modules, "transduce.exporting.onnx_translate")
+    monkeypatch.delitem(sys.modules, "transduce.exporting.standalone.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(TransduceError, match=r"transduce\[onnx\]"):
         OnnxEngine(tmp_path)

@@ -26,7 +26,7 @@ class OnnxEngine(StepByStep):
 
     def __init__(self, folder: Path) -> None:
         try:
-            from transduce.exporting.onnx_translate import Model
+            from transduce.exporting.standalone.onnx import Model
         except ImportError:
             raise TransduceError(
                 "running ONNX models needs onnxruntime: pip install 'transduce[onnx]'"

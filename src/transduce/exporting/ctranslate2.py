@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transduce.config import Config, ModelConfig
 from transduce.data.tokenizer import RESERVED, Tokenizer
 from transduce.errors import TransduceError
+from transduce.exporting.standalone import check_search, write_scripts
 from transduce.model import DecoderLayer, Transformer
 from transduce.model.transformer import (
     EncoderLayer,
@@ -28,6 +29,7 @@ from transduce.model.transformer import (
     MultiHeadAttention,
     sinusoids,
 )
+from transduce.model_folder import write_file
 
 CARRIED = frozenset(
     {
@@ -72,6 +74,69 @@ def library() -> Any:
             "the package ctranslate2 is not installed: pip install ctranslate2"
         ) from None
     return ctranslate2
+
+
+def export(
+    config: Config,
+    model: Transformer,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    out: Path,
+    quantization: str = "float32",
+) -> None:
+    """Write a folder that CTranslate2 loads, and that translates text without this package.
+
+    Args:
+        config: of the model.
+        model: ours.
+        tokenizers: the source's and the target's.
+        out: an empty folder.
+        quantization: the type that matrices are stored in, and computed in.
+
+    Raises:
+        UsageError: if a setting of [decoding] is not carried.
+        TransduceError: naming what else is not, or if ctranslate2 is not installed.
+    """
+    check_search(config.decoding)
+    convert(model, tokenizers, positions_needed(config), out, quantization)
+    settings = write_scripts(out, "ctranslate2", quantization, config, model.config, tokenizers)
+    write_file(out / "README.md", readme(settings).encode())
+
+
+def readme(settings: dict[str, Any]) -> str:
+    """Return what a person who finds the folder should know."""
+    search, model = settings["decoding"], settings["model"]
+    return f"""\
+# An encoder-decoder Transformer for CTranslate2
+
+{model["N_encoder"]} encoder and {model["N_decoder"]} decoder layers, d_model {model["d_model"]},
+{settings["precision"]}; exported by transduce. `parity.json` says how it compares with the model it
+was made from.
+
+    python translate.py < lines.txt > translations.txt
+
+needs `ctranslate2` and, where there are .spm files, `sentencepiece`; `--beam-size 1` is greedy
+search. From Python, in this folder:
+
+    from pathlib import Path
+    from translate import Translator
+
+    translator = Translator(Path("."))
+    print(translator.translate(["one line", "and another"]))
+
+or with CTranslate2 alone, on pieces (`text.py` makes them of text):
+
+    import ctranslate2
+
+    model = ctranslate2.Translator(".", compute_type="{settings["precision"]}")
+    model.translate_batch([pieces], beam_size={search["beam_size"]}, max_input_length=0,
+                          max_decoding_length=len(pieces) + 1 + {search["max_extra"]})
+
+END is put behind the source by CTranslate2. Its own defaults are not those of the model: its beam
+is 2, its length penalty a power of the length, it cuts sources at 1,024 pieces, outputs at 256.
+`translate.py` uses what stands in `transduce.json`: a beam of {search["beam_size"]}, the penalty
+"{search["penalty"]}" with alpha {search["alpha"]}, outputs of at most the source's length (END
+included) + {search["max_extra"]} tokens, sources of at most {search["max_source"]} pieces.
+"""
 
 
 def convert(

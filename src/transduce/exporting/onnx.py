@@ -4,30 +4,27 @@
     decoder.onnx    one step of decoding, with cached keys and values
     greedy.onnx     greedy search as a whole, a loop in the graph
     weights.bin     the numbers, once for all three
-    config.json     ids, limits, settings of the search, tokenizers
-    translate.py    lines in, lines out; imports neither torch nor this package
+    transduce.json  ids, limits, settings of the search, tokenizers
+    translate.py    lines in, lines out, with text.py; imports neither torch nor this package
 
 and the tokenizers' files and a README.md. The graphs are written node by node (onnx_model.py).
 """
 
-import json
 import shutil
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-from transduce.config import BOS, EOS, PAD, UNK, Config, DecodingConfig, ModelConfig
-from transduce.data.corpus import save_tokenizers
-from transduce.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from transduce.config import BOS, EOS, PAD, UNK, Config, ModelConfig
+from transduce.data.tokenizer import Tokenizer
 from transduce.errors import TransduceError, UsageError
+from transduce.exporting.standalone import check_search, write_scripts
 from transduce.model import Transformer
 from transduce.model_folder import write_file
 
 ENCODER, DECODER, GREEDY = "encoder.onnx", "decoder.onnx", "greedy.onnx"
-NUMBERS, SETTINGS, SCRIPT, README = "weights.bin", "config.json", "translate.py", "README.md"
+NUMBERS, README = "weights.bin", "README.md"
 
 CARRIED: dict[str, tuple[str, ...] | None] = {
     "source_vocabulary": None,
@@ -57,11 +54,6 @@ CARRIED: dict[str, tuple[str, ...] | None] = {
 """The settings of a model that the graphs obey: with these values, or with any."""
 NOT_CARRIED: frozenset[str] = frozenset()
 """Those that they know nothing of: only their defaults can be exported."""
-SEARCH = {
-    "beam_size", "penalty", "alpha", "max_extra", "max_source", "batch_tokens", "precision",
-    "engine", "temperature", "top_k", "top_p", "seed",
-}  # fmt: skip
-"""The settings of [decoding] that `translate.py` obeys, or that mean nothing to it."""
 
 
 def refused(config: ModelConfig) -> list[str]:
@@ -115,13 +107,7 @@ def export(
 def _check(config: Config, model: ModelConfig) -> None:
     for name in refused(model):
         raise UsageError(f"model.{name} = {getattr(model, name)!r} cannot be exported to ONNX")
-    for name, field in DecodingConfig.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if name not in SEARCH and (value := getattr(config.decoding, name)) != default:
-            raise UsageError(
-                f"decoding.{name} = {value!r} cannot be exported: the exported search does not "
-                f"know it; set it to {default!r} for the export"
-            )
+    check_search(config.decoding)
 
 
 def _write(
@@ -142,61 +128,8 @@ def _write(
         raise TransduceError(
             f"the model has parameters that the ONNX graphs know nothing of: {sorted(unused)}"
         )
-    save_tokenizers(folder, *tokenizers)
-    for path in folder.glob("*.spm"):
-        _without_prefix(path)
-    settings = settings_for_others(config, model.config, tokenizers)
-    text = json.dumps(settings, ensure_ascii=False, indent=2) + "\n"
-    write_file(folder / SETTINGS, text.encode())
-    script = Path(__file__).with_name("onnx_translate.py")
-    write_file(folder / SCRIPT, script.read_bytes())
+    settings = write_scripts(folder, "onnx", "float32", config, model.config, tokenizers)
     write_file(folder / README, readme(settings).encode())
-
-
-def _without_prefix(path: Path) -> None:
-    """Have sentencepiece put no space before a text: that is done before symbols are cut out."""
-    proto = ModelProto.FromString(path.read_bytes())
-    if proto.normalizer_spec.add_dummy_prefix:
-        proto.normalizer_spec.add_dummy_prefix = False
-        path.write_bytes(proto.SerializeToString())
-
-
-def settings_for_others(
-    config: Config, model: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]
-) -> dict[str, Any]:
-    """Return what whoever decodes has to know, beside the graphs."""
-    search = config.decoding
-    learned = model.positions == "learned"
-    source, target = tokenizers
-    names = ("joint.spm",) * 2 if source is target else ("source.spm", "target.spm")
-
-    def side(tokenizer: Tokenizer, name: str) -> dict[str, Any]:
-        learnt = isinstance(tokenizer, SentencePieceTokenizer)
-        return {
-            "file": name if learnt else None,
-            "normalization": tokenizer.normalization,
-            "symbols": tokenizer.symbols,
-        }
-
-    return {
-        "format": 1,
-        "precision": "float32",
-        "ids": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
-        "decoding": {
-            "beam_size": search.beam_size,
-            "penalty": search.penalty,
-            "alpha": search.alpha,
-            "max_extra": search.max_extra,
-            "max_source": min([search.max_source] + [model.max_positions - 1] * learned),
-            "max_output": model.max_positions if learned else None,
-            "batch_tokens": search.batch_tokens or 1024,
-        },
-        "source": {"kind": config.tokenizer.source.kind or config.tokenizer.kind}
-        | side(source, names[0]),
-        "target": {"kind": config.tokenizer.target.kind or config.tokenizer.kind}
-        | side(target, names[1]),
-        "model": model.model_dump(),
-    }
 
 
 def readme(settings: dict[str, Any]) -> str:
@@ -225,7 +158,7 @@ beam of {search["beam_size"]}; `--beam-size 1` is greedy search. Its classes `Tr
   END included, and {search["max_extra"]} more{limit}.
 - PAD, UNKNOWN ({UNK}) and BEGIN are never generated.
 - Text: control characters are removed, then it is brought into the Unicode form {form}. A space
-  is put before it if there is a .spm file, symbols are cut out as `config.json` lists them, and
+  is put before it if there is a .spm file, symbols are cut out as `transduce.json` lists them, and
   sentencepiece cuts the rest. Without a .spm file each byte of UTF-8 is an id: its value and
   {EOS + 1} more.
 

@@ -1,0 +1,101 @@
+"""Translate lines with a model of CTranslate2: standard input to standard output.
+
+    python translate.py < lines.txt > translations.txt
+
+This file and those beside it stand alone. Needed: ctranslate2, and sentencepiece where the model
+has .spm files. `Translator` can also be imported.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+
+from transduce.exporting.standalone.text import BOS, EOS, PAD, UNK, Lines, Task, run
+
+
+class Translator(Lines):
+    """Lines in, lines out.
+
+    Args:
+        folder: the exported model.
+        threads: that work on one sentence or batch; 0: as many as there are cores.
+        changes: settings instead of those in transduce.json.
+    """
+
+    def __init__(self, folder: Path, threads: int = 0, **changes: Any) -> None:
+        super().__init__(folder, **changes)
+        self.model = ctranslate2.Translator(
+            str(folder), compute_type=self.precision, intra_threads=threads or os.cpu_count() or 1
+        )
+        self.source_pieces, self.target_pieces = (
+            read_vocabulary(folder, side) for side in ("source", "target")
+        )
+        self.ids = {piece: id_ for id_, piece in enumerate(self.target_pieces)}
+
+    def search(self, tasks: Sequence[Task]) -> list[Sequence[int]]:
+        """See `Lines.search`."""
+        most = max(task.limit for task in tasks)
+        found = [self._best(task, outputs) for task, outputs in self._outputs(tasks, most, False)]
+        for i, task in enumerate(tasks):
+            if found[i] is None:  # went beyond the limit, or had nothing but reserved tokens
+                ((_, outputs),) = self._outputs([task], task.limit, True)
+                found[i] = self._best(task, outputs)
+        return [tokens or [] for tokens in found]
+
+    def _outputs(self, tasks: Sequence[Task], limit: int, careful: bool) -> Any:
+        """Return each task with its outputs: pieces, and the sum of their log-probabilities."""
+        beam = self.settings["beam_size"]
+        power = 1.0  # by any: the order is made by our own penalty
+        said = self.model.translate_batch(
+            [[self.source_pieces[id_] for id_ in task.source] for task in tasks],
+            beam_size=beam,
+            num_hypotheses=beam,
+            length_penalty=power,
+            max_input_length=0,
+            max_decoding_length=limit,
+            min_decoding_length=0,
+            return_end_token=True,
+            return_scores=True,
+            suppress_sequences=[[self.target_pieces[id_]] for id_ in (PAD, UNK, BOS)]
+            if careful
+            else None,
+        )
+        return [
+            (
+                task,
+                [
+                    (pieces, score * len(pieces) ** power)
+                    for pieces, score in zip(one.hypotheses, one.scores, strict=True)
+                ],
+            )
+            for task, one in zip(tasks, said, strict=True)
+        ]
+
+    def _best(self, task: Task, outputs: Sequence[tuple[list[str], float]]) -> list[int] | None:
+        """Return the best output by our length penalty; None if none is as it must be."""
+        best: tuple[bool, float, list[int]] | None = None
+        for pieces, total in outputs:
+            tokens = [self.ids[piece] for piece in pieces]
+            if len(tokens) > task.limit:
+                return None
+            if not {PAD, UNK, BOS} & set(tokens):
+                one = (tokens[-1:] == [EOS], total / self.penalty(len(tokens)), tokens)
+                best = one if best is None or one[:2] > best[:2] else best
+        return None if best is None else best[2]
+
+
+def read_vocabulary(folder: Path, side: str) -> list[str]:
+    """Return the pieces of a side in the order of their ids."""
+    path = folder / "shared_vocabulary.json"
+    if not path.exists():
+        path = folder / f"{side}_vocabulary.json"
+    pieces: list[str] = json.loads(path.read_text(encoding="utf-8"))
+    return pieces
+
+
+if __name__ == "__main__":
+    run(lambda folder, threads, changes: Translator(folder, threads, **changes))
