@@ -9,13 +9,14 @@ import transduce
 
 ROOT = Path(transduce.__file__).parent
 ORDER = [
-    "errors", "config", "model", "data", "model_folder", "training", "decoding", "evaluation",
-    "evaluating", "choices", "fine_tuning", "preparing", "translating", "advice", "fitting",
-    "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
+    "errors", "config", "model", "data", "model_folder", "training", "marian", "exporting",
+    "importing", "decoding", "evaluation", "evaluating", "choices", "fine_tuning", "preparing",
+    "translating", "advice", "fitting", "pricing", "assembly", "experiment", "quickstart", "cli",
+    "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
-    "tokenizer", "corpus", "report", "page", "progress", "workers", "chunks", "building",
+    "tokenizer", "marian", "corpus", "report", "page", "progress", "workers", "chunks", "building",
     "preparation", "splitting", "batches", "cmudict",
 ]  # fmt: skip
 WITHIN = {
@@ -32,6 +33,7 @@ WITHIN = {
         "watch",
         "trainer",
     ],
+    "exporting": ["huggingface"],
     "decoding": ["constraints", "search", "engines", "outputs", "requests", "translator"],
     "evaluation": ["error_rates", "metrics"],
     "model": ["transformer"],

@@ -1,0 +1,1 @@
+"""Converters of a model folder into the formats of other programs."""
