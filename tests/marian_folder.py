@@ -23,8 +23,9 @@ def spm(words: tuple[str, ...], kind: str = "unigram", rule: str = "nmt_nfkc", *
     draw, proto = random.Random(1), io.BytesIO()
     sentences = [" ".join(draw.choices(words, k=6)) for _ in range(400)]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=proto, model_type=kind, vocab_size=70,
-        hard_vocab_limit=False, normalization_rule_name=rule, minloglevel=2, **more,
+        sentence_iterator=iter(sentences), model_writer=proto, model_type=kind,
+        hard_vocab_limit=False, normalization_rule_name=rule, minloglevel=2,
+        **({"vocab_size": 70} | more),
     )  # fmt: skip
     return proto.getvalue()
 
@@ -99,7 +100,7 @@ def write_marian(
         if name.endswith("bias") or "norm" in name:  # which begin as 0 and 1
             parameter.data += 0.3 * torch.randn_like(parameter)
     model.generation_config.update(
-        num_beams=1, max_length=40, bad_words_ids=[[size - 1]], **(generation or {})
+        **({"num_beams": 1, "max_length": 40, "bad_words_ids": [[size - 1]]} | (generation or {}))
     )
     model.save_pretrained(folder)
     return model.eval()

@@ -7,6 +7,7 @@ library that wrote the folder is not needed.
 
 import json
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from transduce import marian
-from transduce.config import Config, Settings, departures, parse
+from transduce.config import BOS, PAD, UNK, Config, Settings, departures, parse
 from transduce.data.marian import END, PADDING, UNKNOWN, Side, Vocabulary, sides
 from transduce.errors import TransduceError
 from transduce.model import Transformer
@@ -83,6 +84,10 @@ SEARCH = {
     "forced_eos_token_id", "renormalize_logits",
 }  # fmt: skip
 """Keys of the search; older folders have them in config.json."""
+NUMBERS = {
+    "num_beams", "length_penalty", "max_length", "max_new_tokens", "min_length", "top_k", "top_p",
+    "no_repeat_ngram_size", "temperature",
+}  # fmt: skip
 OTHER_SEARCH: Settings = {
     "num_beam_groups": 1, "diversity_penalty": 0.0, "repetition_penalty": 1.0, "typical_p": 1.0,
     "encoder_no_repeat_ngram_size": 0, "forced_bos_token_id": None, "num_return_sequences": 1,
@@ -93,6 +98,8 @@ OTHER_SEARCH: Settings = {
     "output_scores": False, "return_dict_in_generate": False,
 }  # fmt: skip
 """Keys of the search that we have nothing for, and the values that mean nothing."""
+NEVER = (PAD, UNK, BOS)
+"""What no search of ours generates."""
 LONGEST = 50
 """How much longer than its source an output may be (`decoding.max_extra`)."""
 
@@ -113,7 +120,7 @@ def import_marian(folder: Path, out: Path, say: Say) -> None:
         if (path := folder / "generation_config.json").exists():
             generation |= _read_json(path)
         pair = read_vocabularies(folder, described, generation)
-        decoding, notes = search_settings(generation, described["pad_token_id"])
+        decoding, notes = search_settings(generation, pair[1])
         config = parse(settings(described, pair, decoding), str(folder))
         tensors = converted(config, read_weights(folder), pair, described, folder)
         for name, side in zip(("source.spm", "target.spm"), pair, strict=True):
@@ -142,9 +149,10 @@ def check_architecture(described: Table, path: Path) -> None:
     for key, only in FIXED.items():
         if described.get(key, only) != only:
             raise TransduceError(f"{path}: {key} = {described[key]!r}; only {only!r} can be carried")
-    names = described.get("architectures") or ["MarianMTModel"]
-    if "MarianMTModel" not in names:
-        raise TransduceError(f"{path}: architectures = {names!r}; only 'MarianMTModel' can be")
+    if (names := described.get("architectures", ["MarianMTModel"])) != ["MarianMTModel"]:
+        raise TransduceError(
+            f"{path}: architectures = {names!r}; only ['MarianMTModel'] can be carried"
+        )
     for pair in ("ffn_dim", "attention_heads"):
         encoder, decoder = (described[f"{stack}_{pair}"] for stack in ("encoder", "decoder"))
         if encoder != decoder:
@@ -152,7 +160,7 @@ def check_architecture(described: Table, path: Path) -> None:
                 f"{path}: encoder_{pair} is {encoder!r}, decoder_{pair} is {decoder!r}: the stacks "
                 "must be alike"
             )
-    if described["activation_function"] not in ACTIVATIONS:
+    if str(described["activation_function"]) not in ACTIVATIONS:
         raise TransduceError(
             f"{path}: activation_function is {described['activation_function']!r}; can be carried: "
             f"{', '.join(ACTIVATIONS)}"
@@ -194,11 +202,11 @@ def read_vocabularies(folder: Path, described: Table, generation: Table) -> tupl
         ("eos_token_id", target, END),
         ("decoder_start_token_id", target, PADDING),
     ):
-        said = generation.get(key, described[key])
-        if said != ids[piece]:
-            raise TransduceError(
-                f"{folder}: {key} is {said}, but the vocabulary has {piece} at {ids[piece]}"
-            )
+        for said in (described[key], generation.get(key, described[key])):
+            if said != ids[piece]:
+                raise TransduceError(
+                    f"{folder}: {key} is {said}, but the vocabulary has {piece} at {ids[piece]}"
+                )
     return pair
 
 
@@ -229,9 +237,9 @@ def settings(described: Table, pair: tuple[Side, Side], decoding: Settings) -> S
             "d_model": d_model,
             "d_ff": described["encoder_ffn_dim"],
             "h": heads,
-            "P_drop": float(described["dropout"]),
-            "attention_dropout": float(described["attention_dropout"]),
-            "activation_dropout": float(described["activation_dropout"]),
+            "P_drop": described["dropout"],
+            "attention_dropout": described["attention_dropout"],
+            "activation_dropout": described["activation_dropout"],
             "activation": ACTIVATIONS[described["activation_function"]],
             "attention_biases": True,
             "output_bias": True,
@@ -242,8 +250,15 @@ def settings(described: Table, pair: tuple[Side, Side], decoding: Settings) -> S
     }
 
 
-def search_settings(generation: Table, padding: int) -> tuple[Settings, list[str]]:
-    """Return the settings of our search that are nearest, and what is not the same."""
+def search_settings(generation: Table, target: Side) -> tuple[Settings, list[str]]:
+    """Return the settings of our search that are nearest, and what is not the same.
+
+    Raises:
+        TransduceError: if a setting is of a wrong type.
+    """
+    for key in sorted(generation.keys() & NUMBERS):
+        if not isinstance(generation[key], int | float | None):
+            raise TransduceError(f"the search's {key} is no number: {generation[key]!r}")
     beams = generation.get("num_beams") or 1
     power = float(generation.get("length_penalty", 1.0) or 0.0)
     decoding: Settings = {"beam_size": beams, "max_extra": LONGEST}
@@ -273,13 +288,16 @@ def search_settings(generation: Table, padding: int) -> tuple[Settings, list[str
         decoding |= {"method": "sample", "top_k": generation.get("top_k", 50)}
         for key in ("temperature", "top_p"):
             decoding[key] = float(generation.get(key) or 1.0)
-    bad = [words for words in generation.get("bad_words_ids") or [] if words != [padding]]
-    if bad:
-        notes.append(f"not carried: bad_words_ids of {len(bad)} words (--forbid takes letters)")
+    never, bad = [[target.rows[id_]] for id_ in NEVER], generation.get("bad_words_ids") or []
+    if not isinstance(bad, list):
+        raise TransduceError(f"the search's bad_words_ids are no list: {bad!r}")
+    if others := [words for words in bad if words not in never]:
+        notes.append(f"not carried: bad_words_ids of {len(others)} words (--forbid takes letters)")
+    if [target.rows[UNK]] not in bad:
+        notes.append("UNKNOWN is never generated; there it may be")
     for key, nothing in OTHER_SEARCH.items():
         if generation.get(key, nothing) not in (nothing, None):
             notes.append(f"not carried: {key} = {generation[key]!r}")
-    notes.append("UNKNOWN is never generated; there it may be")
     return decoding, notes
 
 
@@ -295,6 +313,8 @@ def converted(
     Raises:
         TransduceError: listing what is missing, superfluous or of another shape.
     """
+    if max(config.model.N_encoder, config.model.N_decoder) > len(theirs):
+        raise TransduceError(f"{folder}: {len(theirs)} tensors are too few for so many layers")
     with torch.device("meta"):
         model = Transformer(config.model)
     check_positions(theirs, folder)
@@ -388,11 +408,14 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise TransduceError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
     try:
-        weights = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of unusual pickles; what is wrong is raised
+            weights = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise TransduceError(f"{path} is refused: it holds code, or is no file of weights") from None
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
-        raise TransduceError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # a damaged pickle may stumble over anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise TransduceError(f"{path} is damaged: {reason}") from None
     if not isinstance(weights, dict) or not all(isinstance(t, Tensor) for t in weights.values()):
         raise TransduceError(f"{path} holds something else than named tensors")
     return weights

@@ -105,7 +105,8 @@ def _read(file: bytes, name: str) -> Any:
     except (DecodeError, RuntimeError):
         raise TransduceError(f"{name} is not a sentencepiece model") from None
     rules = model.normalizer_spec
-    own = [e.piece for e in model.pieces if e.type == Piece.USER_DEFINED]
+    symbols = [entry.piece for entry in model.pieces if entry.type == Piece.USER_DEFINED]
+    own = [piece for piece in symbols if not CODE.fullmatch(piece)]
     problem = ""
     if model.trainer_spec.treat_whitespace_as_suffix:
         problem = "marks spaces behind words (treat_whitespace_as_suffix)"
