@@ -12,13 +12,21 @@ import sentencepiece
 import torch
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-SOURCE = "the house is green and the cat sits on the mat while rain falls in the garden".split()
-TARGET = "das haus ist grün und die katze sitzt auf der matte während regen im garten fällt".split()
+SOURCE = [
+    "the", "house", "is", "green", "and", "the", "cat", "sits", "on", "the", "mat", "while", "rain",
+    "falls", "in", "the", "garden",
+]  # fmt: skip
+TARGET = [
+    "das", "haus", "ist", "grün", "und", "die", "katze", "sitzt", "auf", "der", "matte", "während",
+    "regen", "im", "garten", "fällt",
+]  # fmt: skip
 RESERVED = ("<unk>", "<s>", "</s>", "<pad>")
 
 
 @cache
-def spm(words: tuple[str, ...], kind: str = "unigram", rule: str = "nmt_nfkc", **more: Any) -> bytes:
+def spm(
+    words: tuple[str, ...], kind: str = "unigram", rule: str = "nmt_nfkc", **more: Any
+) -> bytes:
     """Train a sentencepiece file as OPUS-MT does, on sentences of some words."""
     draw, proto = random.Random(1), io.BytesIO()
     sentences = [" ".join(draw.choices(words, k=6)) for _ in range(400)]

@@ -72,7 +72,9 @@ def authors(package: Path) -> Iterator[Any]:
     length = len(weights["encoder.pos_embedding.weight"])
     layers = 1 + max(int(k.split(".")[2]) for k in weights if k.startswith("encoder.layers."))
     sizes = (vocabulary, d_model, layers, HEADS, d_ff, 0.1, torch.device("cpu"), length)
-    built = module.Seq2Seq(module.Encoder(*sizes), module.Decoder(*sizes), 1, 1, torch.device("cpu"))
+    built = module.Seq2Seq(
+        module.Encoder(*sizes), module.Decoder(*sizes), 1, 1, torch.device("cpu")
+    )
     built.load_state_dict(weights)
     yield built.eval()
     for name in [name for name in sys.modules if name.startswith(spec.name)]:

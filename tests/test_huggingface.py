@@ -254,6 +254,8 @@ def test_search_is_carried_or_named(tmp_path: Path) -> None:
     config, model, tokenizers = built(tokenizers_of(True), decoding=decoding)
     export(config, model, tokenizers, tmp_path / "out")
     search = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    tokenizer = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert tokenizer["clean_up_tokenization_spaces"] is False  # outputs are as they were written
     assert search["num_beams"] == 3
     assert search["length_penalty"] == 0.8
     assert search["max_length"] == 40
@@ -313,7 +315,9 @@ def test_other_architectures_are_refused(changes: dict[str, Any], tmp_path: Path
 def test_a_switch_that_is_new_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ONLY, "norm_place")
     assert refused(ModelConfig()) == []
-    assert refused(ModelConfig(norm_place="pre")) == ["model.norm_place = pre (only post can be said there)"]
+    assert refused(ModelConfig(norm_place="pre")) == [
+        "model.norm_place = pre (only post can be said there)"
+    ]
 
 
 def test_vocabularies_that_cannot_be_said_are_refused(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from torch import Tensor
 from transduce import marian
 from transduce.config import BOS, PAD, UNK, Config, Settings, departures, parse
 from transduce.data.marian import END, PADDING, UNKNOWN, Side, Vocabulary, sides
-from transduce.errors import TransduceError
-from transduce.model import Transformer
-from transduce.model.transformer import sinusoids
+from transduce.errors import TransduceError, UsageError
 from transduce.model_folder import (
     CARD,
     CONFIG,
@@ -121,8 +119,19 @@ def import_marian(folder: Path, out: Path, say: Say) -> None:
             generation |= _read_json(path)
         pair = read_vocabularies(folder, described, generation)
         decoding, notes = search_settings(generation, pair[1])
-        config = parse(settings(described, pair, decoding), str(folder))
-        tensors = converted(config, read_weights(folder), pair, described, folder)
+        try:
+            config = parse(settings(described, pair, decoding), str(folder))
+        except UsageError as error:  # not the user's, who asked for nothing but this folder
+            raise TransduceError(str(error)) from None
+        try:
+            found = marian.with_all_names(
+                read_weights(folder),
+                tied=config.model.tie_embeddings,
+                shared=described["share_encoder_decoder_embeddings"],
+            )
+            tensors = marian.ours(config.model, found, pair)
+        except marian.UnfitError as error:
+            raise TransduceError(f"{folder}: {error}") from None
         for name, side in zip(("source.spm", "target.spm"), pair, strict=True):
             write_file(new / name, side.proto)
         write_file(new / CONFIG, config.to_toml().encode())
@@ -131,8 +140,8 @@ def import_marian(folder: Path, out: Path, say: Say) -> None:
         load_model(new)
     model = config.model
     say(
-        f"imported {folder}: layers {model.N_encoder} + {model.N_decoder}, d_model {model.d_model}, "
-        f"{model.source_vocabulary} and {model.target_vocabulary} pieces"
+        f"imported {folder}: layers {model.N_encoder} + {model.N_decoder}, d_model "
+        f"{model.d_model}, {model.source_vocabulary} and {model.target_vocabulary} pieces"
     )
     for note in notes:
         say(f"note: {note}")
@@ -148,7 +157,9 @@ def check_architecture(described: Table, path: Path) -> None:
         raise TransduceError(f"{path}: model_type is {kind!r}; only 'marian' can be imported")
     for key, only in FIXED.items():
         if described.get(key, only) != only:
-            raise TransduceError(f"{path}: {key} = {described[key]!r}; only {only!r} can be carried")
+            raise TransduceError(
+                f"{path}: {key} = {described[key]!r}; only {only!r} can be carried"
+            )
     if (names := described.get("architectures", ["MarianMTModel"])) != ["MarianMTModel"]:
         raise TransduceError(
             f"{path}: architectures = {names!r}; only ['MarianMTModel'] can be carried"
@@ -260,14 +271,14 @@ def search_settings(generation: Table, target: Side) -> tuple[Settings, list[str
         if not isinstance(generation[key], int | float | None):
             raise TransduceError(f"the search's {key} is no number: {generation[key]!r}")
     beams = generation.get("num_beams") or 1
-    power = float(generation.get("length_penalty", 1.0) or 0.0)
+    power = 1.0 if (said := generation.get("length_penalty")) is None else float(said)
     decoding: Settings = {"beam_size": beams, "max_extra": LONGEST}
     notes = []
-    if beams > 1 and power <= 0:
+    if power <= 0:
         decoding["penalty"] = "none"
         if power < 0:
             notes.append(f"length_penalty {power:g} is carried as decoding.penalty = none")
-    elif beams == 1 or power == 1:
+    elif power == 1:
         decoding["penalty"] = "average"
     else:
         decoding |= {"penalty": "gnmt", "alpha": power}
@@ -301,101 +312,6 @@ def search_settings(generation: Table, target: Side) -> tuple[Settings, list[str
     return decoding, notes
 
 
-def converted(
-    config: Config,
-    theirs: dict[str, Tensor],
-    pair: tuple[Side, Side],
-    described: Table,
-    folder: Path,
-) -> dict[str, Tensor]:
-    """Return the weights as ours.
-
-    Raises:
-        TransduceError: listing what is missing, superfluous or of another shape.
-    """
-    if max(config.model.N_encoder, config.model.N_decoder) > len(theirs):
-        raise TransduceError(f"{folder}: {len(theirs)} tensors are too few for so many layers")
-    with torch.device("meta"):
-        model = Transformer(config.model)
-    check_positions(theirs, folder)
-    theirs = with_all_names(theirs, described, folder)
-    sizes = dict(zip(("source_embedding", "target_embedding"), (_size(s) for s in pair)))
-    sizes["output"] = sizes["target_embedding"]
-    problems, parameters = [], dict(model.named_parameters())
-    used = {*marian.EMBEDDINGS.values(), marian.BIAS, marian.SHARED}
-    for name, parameter in parameters.items():
-        if name == "output.bias":
-            key, shape = marian.BIAS, [1, sizes["output"]]
-        elif name in marian.EMBEDDINGS:
-            key, shape = marian.EMBEDDINGS[name], [sizes[name.split(".")[0]], config.model.d_model]
-        else:
-            key, shape = marian.their_name(name), list(parameter.shape)
-        used.add(key)
-        if key not in theirs:
-            problems.append(f"missing: {key}")
-        elif list(theirs[key].shape) != shape:
-            why = " for the vocabulary" if key in (marian.BIAS, *marian.EMBEDDINGS.values()) else ""
-            problems.append(f"{key} is {list(theirs[key].shape)}, expected {shape}{why}")
-    problems += [f"not known here: {key}" for key in sorted(theirs.keys() - used)]
-    if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise TransduceError(f"{folder}: {'; '.join(problems[:5])}{more}")
-    rows = {"source_embedding": pair[0].rows, "target_embedding": pair[1].rows}
-    tensors = marian.ours(list(parameters), theirs, rows | {"output": pair[1].rows})
-    tensors["output.bias"][pair[1].copies] += marian.NEVER
-    return tensors
-
-
-def _size(side: Side) -> int:
-    return 1 + max(side.rows)
-
-
-def check_positions(theirs: dict[str, Tensor], folder: Path) -> None:
-    """Take tables of positions out, which are computed here.
-
-    Raises:
-        TransduceError: if they are something else than sinusoids.
-    """
-    for name in marian.POSITIONS:
-        table = theirs.pop(name, None)
-        if table is None:
-            continue
-        expected = sinusoids(*table.shape) if table.dim() == 2 else None
-        if expected is not None:
-            expected = marian.in_halves("positions.weight", expected)
-        if expected is None or not torch.allclose(table.double(), expected, atol=5e-3, rtol=0):
-            raise TransduceError(f"{folder}: {name} holds no sinusoids, which cannot be carried")
-
-
-def with_all_names(theirs: dict[str, Tensor], described: Table, folder: Path) -> dict[str, Tensor]:
-    """Give each embedding, the output and its bias the tensor it has, where files leave some out.
-
-    Raises:
-        TransduceError: if matrices differ that config.json says are one.
-    """
-    theirs = dict(theirs)
-    source, target, output = marian.EMBEDDINGS.values()
-    groups = [[marian.SHARED, source, target, output]]
-    if not described["tie_word_embeddings"]:
-        groups = [[marian.SHARED, source], [marian.SHARED, target]]
-    elif not described["share_encoder_decoder_embeddings"]:
-        groups = [[source], [target, output]]
-    for group in groups:
-        there = [name for name in group if name in theirs]
-        for name in there:
-            tied = described["tie_word_embeddings"]
-            if tied and not torch.equal(theirs[name], theirs[there[0]]):
-                raise TransduceError(
-                    f"{folder}: {name} and {there[0]} differ, but config.json says they are one"
-                )
-        for name in group:
-            if there:
-                theirs.setdefault(name, theirs[there[0]])
-    if marian.BIAS not in theirs and output in theirs:
-        theirs[marian.BIAS] = theirs[output].new_zeros(1, len(theirs[output]))
-    return theirs
-
-
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Read model.safetensors or, with the reader that knows tensors alone, pytorch_model.bin.
 
@@ -412,7 +328,9 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")  # of unusual pickles; what is wrong is raised
             weights = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise TransduceError(f"{path} is refused: it holds code, or is no file of weights") from None
+        raise TransduceError(
+            f"{path} is refused: it holds code, or is no file of weights"
+        ) from None
     except Exception as error:  # a damaged pickle may stumble over anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise TransduceError(f"{path} is damaged: {reason}") from None
@@ -438,13 +356,15 @@ h {model.h}
 
 What is not as it was:
 
-{said}- text is brought into form by the vocabularies' own rules, as it was. Three things come before \
-them: control characters
-  (U+0080 to U+009F included) and byte-order marks are removed, and ▁ (U+2581) becomes an underscore
+{said}- text is brought into form by the vocabularies' own rules, as it was, but before them \
+control characters (U+0080 to
+  U+009F included) and byte-order marks are removed, tabs and no-break spaces become spaces, and \
+▁ (U+2581) an underscore
 - `</s>`, `<unk>` and `<pad>` in a text are letters like all others
-- names of languages (`>>de<<`) are found anywhere in a text; those that the vocabulary lacks are \
-letters
-- pieces of a target that the vocabulary lacks are cut into smaller ones, not unknown
+- names of languages (`>>de<<`) are found anywhere in a text, not only at its start; those that \
+the vocabulary lacks are letters
+- pieces of a target that the vocabulary lacks are cut into smaller ones, not unknown: that \
+matters in scoring and training
 
 Departures from "Attention Is All You Need":
 

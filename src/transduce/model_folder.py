@@ -61,12 +61,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UsageError(f"{path} is there already: give another --out")
-    beside = path.with_name(f".{path.name}.part")
+    beside = (whole := path.resolve()).with_name(f".{whole.name}.part")
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         yield beside
-        os.replace(beside, path)
+        os.replace(beside, whole)
     except OSError as error:
         raise TransduceError(f"cannot write {path}: {error.strerror}") from None
     finally:

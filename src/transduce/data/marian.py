@@ -55,6 +55,11 @@ class Side:
     codes: list[str]
     """The names of languages among the pieces."""
 
+    @property
+    def size(self) -> int:
+        """The number of rows in the other model's matrices."""
+        return 1 + max(self.rows)
+
 
 def sides(
     files: tuple[bytes, bytes], vocabularies: tuple[Vocabulary, Vocabulary], shared: bool
@@ -205,5 +210,3 @@ def exported(tokenizer: Tokenizer, name: str) -> tuple[dict[str, int], bytes]:
     first = [END, UNKNOWN, PADDING, UNUSED]
     ids = {piece: id_ for id_, piece in enumerate([*first, *pieces[len(first) :]])}
     return ids, model.SerializeToString()
-
-
