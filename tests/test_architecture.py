@@ -9,13 +9,14 @@ import transduce
 
 ROOT = Path(transduce.__file__).parent
 ORDER = [
-    "errors", "config", "model", "data", "model_folder", "training", "exporting", "decoding",
-    "evaluation", "evaluating", "choices", "fine_tuning", "preparing", "translating", "augmenting",
-    "advice", "fitting", "pricing", "assembly", "experiment", "quickstart", "cli", "__main__",
+    "errors", "config", "model", "data", "model_folder", "training", "marian", "exporting",
+    "importing", "decoding", "evaluation", "evaluating", "choices", "fine_tuning", "preparing",
+    "translating", "augmenting", "delivering", "advice", "fitting", "pricing", "assembly",
+    "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
-    "tokenizer", "corpus", "report", "page", "progress", "workers", "chunks", "building",
+    "tokenizer", "marian", "corpus", "report", "page", "progress", "workers", "chunks", "building",
     "preparation", "splitting", "batches", "cmudict",
 ]  # fmt: skip
 WITHIN = {
@@ -39,6 +40,7 @@ WITHIN = {
         "onnx_model",
         "onnx_graphs",
         "onnx",
+        "huggingface",
     ],
     "decoding": [
         "constraints",

@@ -40,6 +40,7 @@ OPTIONS = {
     },
     "average": {"RUN", "--last", "--best", "--out"},
     "prepare": {"RECIPE", "--out", "--set"},
+    "import": {"FOLDER", "--out"},
     "data report": {
         "PAIRS", "--valid", "--test", "--format", "--columns", "--languages", "--out", "--json",
         "--set",

@@ -502,7 +502,7 @@ def test_a_folder_is_never_half_written(tmp_path: Path, monkeypatch: pytest.Monk
     config, model = model_of()
 
     def full(path: Path, content: bytes) -> None:
-        if path.name == "transduce.json":
+        if path.name == "README.md":
             raise TransduceError("the disk is full")
         write_file(path, content)
 
@@ -519,14 +519,14 @@ def test_a_folder_is_never_half_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (out / "old").exists()
     assert [path.name for path in out.parent.iterdir()] == ["out"]
     before = (out / "transduce.json").read_bytes()
-    with pytest.raises(UsageError, match="choose a new folder"):
+    with pytest.raises(UsageError, match="give another --out"):
         export(config, model, (LETTERS, WORDS), out)
     assert (out / "transduce.json").read_bytes() == before
 
 
 def test_a_file_in_the_way_stays(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(UsageError, match="choose a new folder"):
+    with pytest.raises(UsageError, match="give another --out"):
         export(*model_of(), (LETTERS, WORDS), tmp_path / "out")
     with pytest.raises(TransduceError, match="cannot write"):
         export(*model_of(), (LETTERS, WORDS), tmp_path / "out" / "inside")

@@ -96,8 +96,10 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     if asked is not None:
         bleu_scorer(asked)  # now, not in the first validation
     usual: Settings = {}
+    joint = None  # unless a model says so that is there, vocabularies are as joint as tokenizers
     if start := fine_tuning.start_of(user):
         user, usual = start.over(user), start.usual
+        joint = start.config.model.joint_vocabulary
     folder = Path(data.get("corpus") or run / CORPUS)
     corpus = prepare_corpus(user, folder, say)
     from_text = choices.from_text(corpus.survey(), merge(usual, user))
@@ -105,7 +107,7 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     vocabularies = {
         "source_vocabulary": corpus.manifest["source_vocabulary"],
         "target_vocabulary": corpus.manifest["target_vocabulary"],
-        "joint_vocabulary": corpus.tokenizer().joint,
+        "joint_vocabulary": corpus.tokenizer().joint if joint is None else joint,
     }
     known = {"tokenizer": corpus.manifest["tokenizer"], "model": vocabularies}
     config = choices.resolved(from_text.settings, merge(user, known))

@@ -575,6 +575,24 @@ def augment(
     print(out)
 
 
+@app.command(name="import")
+def import_(folder: Path, /, *, out: Path) -> None:
+    """Make a model folder of a Marian or OPUS-MT model in Hugging Face format.
+
+    It translates, scores, is fine-tuned and exported as any other. What is not as it was is said,
+    and stands in the folder's README.md; what cannot be carried is refused by its name.
+
+    Args:
+        folder: config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm and
+            vocab.json. No code in it is run.
+        out: the model folder to write.
+    """
+    from transduce.importing import import_marian
+
+    import_marian(folder, out, say)
+    print(out)
+
+
 def files_of(parts: Mapping[str, Sequence[str] | None]) -> dict[str, Any]:
     """Return the files of each part as a [data] table has them: one path, or two."""
     return {

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transduce.config import EOS, STDIN, UNK, Config, FineTuningConfig, Settings, merge, parse
 from transduce.data.building import Given
 from transduce.data.readers import paths_of, read_pairs, sources
-from transduce.data.tokenizer import Tokenizer
+from transduce.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from transduce.decoding.translator import Translator, load, pick_device, translator_of
 from transduce.errors import TransduceError, UsageError, did_you_mean
 from transduce.evaluation.metrics import Score, is_better
@@ -146,9 +146,15 @@ def start_of(user: Settings) -> Start | None:
             raise UsageError("[fine_tuning] needs init_from: the model folder to start from")
         return None
     try:
-        config, model, _ = load_model(Path(tuning.init_from))
+        config, model, tokenizers = load_model(Path(tuning.init_from))
     except TransduceError as error:
         raise type(error)(f"fine_tuning.init_from: {error}") from None
+    shared = config.model.joint_vocabulary and not config.tokenizer.joint
+    if tuning.grow is not False and (shared or any(map(has_rules, tokenizers))):
+        raise UsageError(
+            f"fine_tuning.grow: the vocabularies of {tuning.init_from} were imported, with rules "
+            "of their own for text or shared by two tokenizers; they cannot grow"
+        )
     frozen_parameters(model, tuning.frozen)
     if tuning.old_test:
         found = sources(tuning.old_test, asked.data)
@@ -157,6 +163,11 @@ def start_of(user: Settings) -> Start | None:
         if next(read_pairs(found), None) is None:
             raise TransduceError("fine_tuning.old_test holds no pairs")
     return Start(tuning, find_model(Path(tuning.init_from)), config)
+
+
+def has_rules(tokenizer: Tokenizer) -> bool:
+    """Say whether a tokenizer has rules of its own for characters and spaces."""
+    return isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.has_rules
 
 
 def begin(model: Transformer, config: Config, tokenizers: Tokenizers, run: Path) -> None:

@@ -13,7 +13,9 @@ beside their place, flushed, and then renamed, so a reader finds the old or the 
 """
 
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import safetensors
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from transduce.config import Config, parse, read_toml
 from transduce.data.corpus import load_tokenizers, save_tokenizers
 from transduce.data.tokenizer import Tokenizer
-from transduce.errors import TransduceError
+from transduce.errors import TransduceError, UsageError
 from transduce.model import Transformer
 
 CONFIG, WEIGHTS, CARD = "config.toml", "model.safetensors", "README.md"
@@ -47,6 +49,28 @@ def write_file(path: Path, content: bytes) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise TransduceError(f"cannot write {path}: {error.strerror}") from None
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a folder to write into that becomes `path` in one go, or vanishes if something fails.
+
+    Raises:
+        UsageError: if there is something at `path` already.
+        TransduceError: if it cannot be written.
+    """
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise UsageError(f"{path} is there already: give another --out")
+    beside = (whole := path.resolve()).with_name(f".{whole.name}.part")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        yield beside
+        os.replace(beside, whole)
+    except OSError as error:
+        raise TransduceError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

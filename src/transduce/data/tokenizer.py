@@ -173,6 +173,9 @@ class Tokenizer:
 class SentencePieceTokenizer(Tokenizer):
     """Subwords, characters or words that were learnt.
 
+    A file that was trained elsewhere may hold rules of its own for characters and spaces. They are
+    applied to what stands between symbols; the pieces are then found without them.
+
     Args:
         proto: a trained sentencepiece model.
         normalization: the Unicode form that text is brought into first.
@@ -188,6 +191,10 @@ class SentencePieceTokenizer(Tokenizer):
         self._spm: Any = sentencepiece.SentencePieceProcessor()
         try:
             model = ModelProto.FromString(proto)
+            self._rules = own_rules(model)
+            if self._rules:
+                model.normalizer_spec.Clear()
+                model.normalizer_spec.remove_extra_whitespaces = False
             model.normalizer_spec.add_dummy_prefix = False  # it would stand after symbols, too
             self._spm.LoadFromSerializedProto(model.SerializeToString())
         except (DecodeError, RuntimeError):
@@ -201,6 +208,7 @@ class SentencePieceTokenizer(Tokenizer):
         symbols: dict[str, int] = {}
         scores: dict[str, float] = {}
         self._learnt: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}
         for id_, entry in enumerate(model.pieces):
             piece = entry.piece.replace(SPACE, " ")
             if entry.type == entry.BYTE:
@@ -210,6 +218,8 @@ class SentencePieceTokenizer(Tokenizer):
             elif entry.type == entry.NORMAL:
                 scores[piece] = entry.score
                 self._learnt[piece] = id_
+            elif entry.type == entry.UNUSED:
+                self._foreign[entry.piece] = id_
         super().__init__([entry.piece for entry in model.pieces], spelled, symbols, normalization)
         self._id_of_byte = {byte: id_ for id_, byte in spelled.items()}
         self._sampler: Dropout | Segmentations | None = None
@@ -218,18 +228,51 @@ class SentencePieceTokenizer(Tokenizer):
         elif model.trainer_spec.model_type == model.trainer_spec.UNIGRAM:
             self._sampler = Segmentations(scores, self._spell)
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether the file has rules of its own for characters and spaces."""
+        return self._rules is not None
+
+    def encode_all(self, texts: Sequence[str]) -> list[Ids]:
+        """See `Tokenizer.encode_all`."""
+        return self._around_symbols(
+            self._started(texts), lambda parts: self._encode(self._ruled(parts))
+        )
+
+    def encode_part(self, text: str, spaced: bool) -> list[int]:
+        """See `Tokenizer.encode_part`."""
+        if self._rules:
+            text = self._ruled([normalize(text, self.normalization)])[0].removeprefix(" ")
+        return super().encode_part(text, spaced)
+
     def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[Ids]:
         """See `Tokenizer.sample`."""
         if not self._sampler or not rate:
             return self.encode_all(texts)
         draw = self._sampler.draw
-        return self._around_symbols(
-            self._started(texts),
-            lambda parts: [np.array(ids, dtype=np.int32) for ids in draw(parts, rate, seed)],
-        )
+
+        def drawn(parts: list[str]) -> list[Ids]:
+            return [np.array(ids, dtype=np.int32) for ids in draw(self._ruled(parts), rate, seed)]
+
+        return self._around_symbols(self._started(texts), drawn)
+
+    def _started(self, texts: Sequence[str]) -> list[str]:
+        return list(texts) if self._rules else super()._started(texts)  # the rules put it there
+
+    def _ruled(self, parts: list[str]) -> list[str]:
+        """Apply the file's own rules, if it has any, to what stands between symbols."""
+        if not self._rules:
+            return parts
+        return [part.replace(SPACE, " ") for part in self._rules.Normalize(parts)]
 
     def _encode(self, texts: list[str]) -> list[Ids]:
-        return list(self._spm.encode(texts, return_type="numpy", num_threads=1))
+        found = list(self._spm.encode(texts, return_type="numpy", num_threads=1))
+        if self._foreign:  # the pieces of another side may spell what is unknown to this one
+            for i in [i for i, ids in enumerate(found) if UNK in ids]:
+                pieces = self._spm.encode(texts[i], out_type=str)
+                known = zip(pieces, found[i], strict=True)
+                found[i] = np.array([self._foreign.get(p, id_) for p, id_ in known], dtype=np.int32)
+        return found
 
     def _spell(self, pieces: Iterable[str]) -> list[int]:
         """Return the ids of learnt pieces; characters without one in bytes, or as one unknown."""
@@ -242,6 +285,17 @@ class SentencePieceTokenizer(Tokenizer):
             elif ids[-1:] != [UNK]:
                 ids.append(UNK)
         return ids
+
+
+def own_rules(model: Any) -> Any:
+    """Return what brings text into the form that a sentencepiece model expects, or None.
+
+    Files that were trained here leave characters and spaces as they are.
+    """
+    spec = model.normalizer_spec
+    if not spec.precompiled_charsmap and not spec.remove_extra_whitespaces:
+        return None
+    return sentencepiece.SentencePieceNormalizer(normalizer_spec=spec)
 
 
 class ByteTokenizer(Tokenizer):

@@ -10,8 +10,6 @@
 and the tokenizers' files and a README.md. The graphs are written node by node (onnx_model.py).
 """
 
-import shutil
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.errors import TransduceError, UsageError
 from transduce.exporting.standalone import check_search, write_scripts
 from transduce.model import Transformer
-from transduce.model_folder import write_file
+from transduce.model_folder import new_folder, write_file
 
 ENCODER, DECODER, GREEDY = "encoder.onnx", "decoder.onnx", "greedy.onnx"
 NUMBERS, README = "weights.bin", "README.md"
@@ -87,21 +85,8 @@ def export(
         raise TransduceError(
             "exporting to ONNX needs the package onnx: pip install 'transduce[onnx]'"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is there already; choose a new folder")
-    place = out.resolve()
-    beside = place.with_name(f".{place.name}.part")
-    try:
-        shutil.rmtree(beside, ignore_errors=True)  # of an export that was killed
-        beside.mkdir(parents=True)
-        _write(beside, config, model, tokenizers)
-        with suppress(FileNotFoundError):
-            place.rmdir()
-        beside.rename(place)
-    except OSError as error:
-        raise TransduceError(f"cannot write {out}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with new_folder(out) as folder:
+        _write(folder, config, model, tokenizers)
 
 
 def _check(config: Config, model: ModelConfig) -> None:

@@ -1,0 +1,193 @@
+"""Weights in the form of Marian's Hugging Face folders: their names and the order of channels.
+
+Marian's sinusoids stand in halves (all sines, then all cosines), the paper's and ours alternate.
+No switch of the model is needed for that: nothing in a Transformer but the positions knows one
+channel of the residual stream from another, LayerNorm included. So the d_model channels of
+everything that reads or writes the stream change their order, and the model is one of ours.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from transduce.config import ModelConfig
+from transduce.data.marian import Side
+from transduce.errors import TransduceError
+from transduce.model import Transformer
+from transduce.model.transformer import sinusoids
+
+SUBLAYERS: Final = {
+    "self_attention": "self_attn",
+    "cross_attention": "encoder_attn",
+    "self_attention_norm": "self_attn_layer_norm",
+    "cross_attention_norm": "encoder_attn_layer_norm",
+    "feed_forward_norm": "final_layer_norm",
+}
+MATRICES: Final = {
+    "W_Q": "q_proj", "W_K": "k_proj", "W_V": "v_proj", "W_O": "out_proj",
+    "W_1": "fc1", "W_2": "fc2",
+}  # fmt: skip
+"""Our names of the parts of a layer, and Marian's."""
+EMBEDDINGS: Final = {
+    "source_embedding.weight": "model.encoder.embed_tokens.weight",
+    "target_embedding.weight": "model.decoder.embed_tokens.weight",
+    "output.weight": "lm_head.weight",
+}
+SHARED: Final = "model.shared.weight"
+"""Marian's name of a matrix that all three are."""
+BIAS: Final = "final_logits_bias"
+"""Marian's name of our output.bias; a row of its own there."""
+POSITIONS: Final = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+"""Marian's tables of sinusoids, which may stand in its files."""
+NEVER: Final = -100.0
+"""Added to the logit of a class that must take no part of the softmax: e^-100 of its share.
+
+Not −∞: label smoothing asks for the logarithm of every class.
+"""
+
+
+def their_name(name: str) -> str:
+    """Return Marian's name of a parameter of ours that belongs to a layer.
+
+    >>> their_name("decoder.layers.3.cross_attention.W_O.bias")
+    'model.decoder.layers.3.encoder_attn.out_proj.bias'
+    >>> their_name("encoder.layers.0.feed_forward.W_1.weight")
+    'model.encoder.layers.0.fc1.weight'
+    """
+    stack, layers, number, sublayer, *rest = name.split(".")
+    theirs = [MATRICES.get(part, part) for part in rest]
+    if sublayer != "feed_forward":
+        theirs.insert(0, SUBLAYERS[sublayer])
+    return ".".join(["model", stack, layers, number, *theirs])
+
+
+def channel_axis(name: str) -> int | None:
+    """Return the axis of a parameter along which the channels of the residual stream lie.
+
+    >>> [channel_axis(f"encoder.layers.0.self_attention.{n}") for n in ("W_Q.weight", "W_O.weight")]
+    [1, 0]
+    """
+    part, kind = name.split(".")[-2:]
+    if part in ("W_O", "W_2") or part.endswith("_norm"):
+        return 0
+    return 1 if kind == "weight" else None
+
+
+def halves(d_model: int) -> Int[Tensor, " d_model"]:
+    """Return for each of our channels the one it is in Marian: 0, d/2, 1, d/2 + 1, ..."""
+    sines = (d_model + 1) // 2
+    return torch.tensor([i // 2 + sines * (i % 2) for i in range(d_model)])
+
+
+def interleaved(name: str, theirs: Tensor) -> Tensor:
+    """Return a parameter of Marian's, in the order of our channels. `name` is ours."""
+    axis = channel_axis(name)
+    return theirs if axis is None else theirs.index_select(axis, halves(theirs.size(axis)))
+
+
+def in_halves(name: str, ours: Tensor) -> Tensor:
+    """Return a parameter of ours, in the order of Marian's channels: undoes `interleaved`."""
+    axis = channel_axis(name)
+    return ours if axis is None else ours.index_select(axis, halves(ours.size(axis)).argsort())
+
+
+class UnfitError(TransduceError):
+    """Weights that are not those of the model which is described."""
+
+
+def with_all_names(theirs: Mapping[str, Tensor], tied: bool, shared: bool) -> dict[str, Tensor]:
+    """Give each embedding, the output and its bias the tensor it has, where a file leaves some out.
+
+    Tables of positions are taken out: they are computed here.
+
+    Args:
+        theirs: the tensors of a file.
+        tied: whether the output is the target embedding's matrix, or that of all three.
+        shared: whether the embeddings are one.
+
+    Raises:
+        UnfitError: if tensors differ that should be one, or positions are no sinusoids.
+    """
+    found = dict(theirs)
+    for name in POSITIONS:
+        if (table := found.pop(name, None)) is not None:
+            check_sinusoids(name, table)
+    source, target, output = EMBEDDINGS.values()
+    groups = [[SHARED, source, target, output]]
+    if not tied:
+        groups = [[SHARED, source], [SHARED, target]]
+    elif not shared:
+        groups = [[source], [target, output]]
+    for group in groups:
+        there = [name for name in group if name in found]
+        for name in there:
+            if tied and not torch.equal(found[name], found[there[0]]):
+                raise UnfitError(f"{name} and {there[0]} differ, but config.json says they are one")
+        found |= {name: found[there[0]] for name in group if there and name not in found}
+    if BIAS not in found and output in found:
+        found[BIAS] = found[output].new_zeros(1, len(found[output]))
+    return found
+
+
+def check_sinusoids(name: str, table: Tensor) -> None:
+    """Refuse a table of positions that holds anything else; half precision will do.
+
+    Raises:
+        UnfitError: if it does.
+    """
+    if table.dim() == 2:
+        expected = in_halves("positions.weight", sinusoids(*table.shape))
+        if torch.allclose(table.double(), expected, atol=5e-3, rtol=0):
+            return
+    raise UnfitError(f"{name} holds no sinusoids, which cannot be carried")
+
+
+def ours(
+    config: ModelConfig, theirs: Mapping[str, Tensor], sides: tuple[Side, Side]
+) -> dict[str, Tensor]:
+    """Return weights with our names, channels and ids.
+
+    Args:
+        config: the model's.
+        theirs: what `with_all_names` returns.
+        sides: the vocabularies.
+
+    Raises:
+        UnfitError: listing what is missing, superfluous or of another shape.
+    """
+    if max(config.N_encoder, config.N_decoder) > len(theirs):
+        raise UnfitError(f"{len(theirs)} tensors are too few for so many layers")
+    with torch.device("meta"):
+        parameters = dict(Transformer(config).named_parameters())
+    source, target = sides
+    side_of = {"source_embedding": source, "target_embedding": target, "output": target}
+    result: dict[str, Tensor] = {}
+    problems: list[str] = []
+    used = {*EMBEDDINGS.values(), BIAS, SHARED}
+    for name, parameter in parameters.items():
+        side, shape, for_pieces = side_of.get(name.split(".")[0]), list(parameter.shape), ""
+        if side is not None:
+            shape[0], for_pieces = side.size, " for the vocabulary"
+        if name == "output.bias":
+            key, shape = BIAS, [1, *shape]
+        else:
+            key = EMBEDDINGS.get(name) or their_name(name)
+        used.add(key)
+        tensor = theirs.get(key)
+        if tensor is None:
+            problems.append(f"missing: {key}")
+        elif list(tensor.shape) != shape:
+            problems.append(f"{key} is {list(tensor.shape)}, expected {shape}{for_pieces}")
+        else:
+            tensor = tensor[0] if key == BIAS else tensor
+            tensor = tensor if side is None else tensor[torch.tensor(side.rows)]
+            result[name] = interleaved(name, tensor).to(torch.float32).contiguous()
+    problems += [f"not known here: {key}" for key in sorted(theirs.keys() - used)]
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise UnfitError(f"{'; '.join(problems[:5])}{more}")
+    result["output.bias"][target.copies] += NEVER
+    return result
