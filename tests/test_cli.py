@@ -33,6 +33,7 @@ OPTIONS = {
         "--ensemble", "--set",
     },
     "augment": {"MODEL", "--out", "--distill", "--back", "--beam-size", "--engine", "--set"},
+    "export": {"MODEL", "--to", "--out", "--quantization", "--test", "--sentences", "--set"},
     "score": {"MODEL", "--pairs", "--format", "--set"},
     "evaluate": {
         "MODEL", "--test", "--references", "--baseline", "--metrics", "--bleu-tokenize",

@@ -575,6 +575,52 @@ def augment(
     print(out)
 
 
+@app.command
+def export(
+    model: Path,
+    /,
+    *,
+    to: Literal["ctranslate2", "onnx", "huggingface"],
+    out: Path,
+    quantization: str = "float32",
+    test: OptionalPairs = None,
+    sentences: str | None = None,
+    set: Assignments = None,
+) -> None:
+    """Write a model for another engine, and prove that it is the same model.
+
+    What the engine cannot compute is refused by its name. The export is loaded again and compared
+    with the torch engine: log-probabilities of given pairs, outputs, scores, speed. If it does not
+    keep the bounds, nothing is left of it; otherwise parity.json in it is the report.
+
+    Args:
+        model: a model folder or a run.
+        to: ctranslate2 (fast, on CPUs and GPUs), onnx (runs on onnxruntime alone), or huggingface
+            (MarianMTModel of transformers).
+        out: the folder to write.
+        quantization: float32; for ctranslate2 also int8 or int8_float32.
+        test: test pairs to translate with both, and to score the outputs with.
+        sentences: instead, a text file of sentences to translate with both.
+        set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data],
+            that the export is to have; may be repeated.
+    """
+    from transduce.data.files import read_lines
+    from transduce.delivering import export as deliver
+    from transduce.evaluating import Items, items_to_score
+    from transduce.model_folder import load_settings
+
+    if test and sentences:
+        raise UsageError("--test and --sentences exclude each other")
+    settings, asked = with_changes(set or ()), None
+    if test:
+        config, _ = load_settings(model)
+        asked = items_to_score(config, test[0] if len(test) == 1 else list(test))
+    elif sentences:
+        asked = Items(list(read_lines(sentences)), [])
+    deliver(model, to, out, quantization, asked, settings, say)
+    print(out)
+
+
 @app.command(name="import")
 def import_(folder: Path, /, *, out: Path) -> None:
     """Make a model folder of a Marian or OPUS-MT model in Hugging Face format.

@@ -28,7 +28,7 @@ from transduce.data.files import fingerprint
 from transduce.data.tokenizer import RESERVED, Tokenizer
 from transduce.decoding.constraints import FREE
 from transduce.decoding.engines import Pairs, Task, Wanted
-from transduce.decoding.search import NEVER, Hypothesis
+from transduce.decoding.search import NEVER, Hypothesis, Penalty
 from transduce.errors import TransduceError, UsageError
 from transduce.exporting.ctranslate2 import convert, library, positions_needed, refused
 from transduce.model_folder import WEIGHTS, load_model, write_file
@@ -208,10 +208,7 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         """Return the outputs of a batch that hold none of the reserved tokens."""
         beam = wanted.beam_size
-        # Of more outputs than the beam is wide, the power of the length chooses; alpha is nearest.
-        power = 0.0 if beam == 1 else {"none": 1e-9, "average": 1.0}.get(
-            wanted.decoding.penalty, max(wanted.decoding.alpha, 1e-9)
-        )  # fmt: skip
+        power = 0.0 if beam == 1 else nearest_power(wanted.penalty, len(max(sources, key=len)) + 1)
         workers, threads = self.setting.workers, self.setting.threads
         if len(sources) == 1 and self.setting.threads_alone != threads:
             workers, threads = 1, self.setting.threads_alone
@@ -291,6 +288,21 @@ class CTranslate2Engine:
         """Return what was measured, or what is mostly best: as many workers as processors."""
         known = self._notes().get(self._key())
         return Setting(**known) if known else Setting(torch.get_num_threads(), 1)
+
+
+def nearest_power(penalty: Penalty, n: int) -> float:
+    """Return the p for which n^p grows as the penalty does, for outputs of about n tokens.
+
+    With it CTranslate2 chooses among the outputs of a beam if there are more than the beam is wide;
+    never 0, with which it would end at the first.
+    """
+    match penalty.kind:
+        case "none":
+            return 1e-9
+        case "average":
+            return 1.0
+        case "gnmt":
+            return max(1e-9, penalty.alpha * n / (n + 5))
 
 
 def _best(outputs: Sequence[Hypothesis], wanted: Wanted) -> list[Hypothesis]:

@@ -109,7 +109,9 @@ def with_positions(g: Graph, name: str, x: Value, pos: Value) -> Value:
     A position beyond a learned table makes the runtime fail.
     """
     if g.config.positions == "learned":
-        return g.op("Add", x, g.op("Gather", g.parameter(f"{name}.weight"), pos))
+        # In two axes, since onnxruntime makes rows of a range a slice, which would fall short.
+        rows = g.op("Gather", g.parameter(f"{name}.weight"), g.op("Unsqueeze", pos, [0]))
+        return g.op("Add", x, rows)
     return g.op("Add", x, sinusoids(g, pos))
 
 

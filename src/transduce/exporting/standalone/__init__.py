@@ -49,11 +49,12 @@ def write_scripts(
 ) -> dict[str, Any]:
     """Write tokenizers, settings and scripts beside an exported model; return the settings."""
     save_tokenizers(folder, *tokenizers)
-    for path in folder.glob("*.spm"):
-        _without_prefix(path)
     settings = settings_for_others(config, model, tokenizers) | {"precision": precision}
     text = json.dumps(settings, ensure_ascii=False, indent=2) + "\n"
     write_file(folder / SETTINGS, text.encode())
+    for side in (settings["source"], settings["target"]):
+        if side["file"] and not side["rules"]:
+            _without_prefix(folder / side["file"])
     here = Path(__file__).parent
     write_file(folder / TEXT, (here / TEXT).read_bytes())
     script = (here / f"{engine}.py").read_text(encoding="utf-8")
@@ -85,6 +86,7 @@ def settings_for_others(
             "file": name if learnt else None,
             "normalization": tokenizer.normalization,
             "symbols": tokenizer.symbols,
+            "rules": isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.has_rules,
         }
 
     return {

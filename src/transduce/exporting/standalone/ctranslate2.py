@@ -49,7 +49,7 @@ class Translator(Lines):
     def _outputs(self, tasks: Sequence[Task], limit: int, careful: bool) -> Any:
         """Return each task with its outputs: pieces, and the sum of their log-probabilities."""
         beam = self.settings["beam_size"]
-        power = 1.0  # by any: the order is made by our own penalty
+        power = self._power(max(len(task.source) for task in tasks) + 1)
         said = self.model.translate_batch(
             [[self.source_pieces[id_] for id_ in task.source] for task in tasks],
             beam_size=beam,
@@ -74,6 +74,16 @@ class Translator(Lines):
             )
             for task, one in zip(tasks, said, strict=True)
         ]
+
+    def _power(self, n: int) -> float:
+        """Return the p for which n^p, CTranslate2's penalty, grows as ours does at n tokens.
+
+        The order of a beam is made by ours afterwards; CTranslate2's decides which outputs of more
+        than the beam is wide are given.
+        """
+        kind, alpha = self.settings["penalty"], self.settings["alpha"]
+        p = {"none": 0.0, "average": 1.0, "gnmt": alpha * n / (n + 5)}[kind]
+        return max(1e-9, p)  # with 0 it would end at the first
 
     def _best(self, task: Task, outputs: Sequence[tuple[list[str], float]]) -> list[int] | None:
         """Return the best output by our length penalty; None if none is as it must be."""

@@ -8,7 +8,7 @@ model has .spm files. `Model`, `Translator` and `search` can also be imported.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class Hypothesis:
 
     tokens: tuple[int, ...] = ()
     total: float = 0.0
-    """The sum of the log-probabilities; -inf: nothing, it only fills a place."""
+    """The sum of the log-probabilities."""
     parent: int = 0
     """Which hypothesis of its sentence it continues."""
 
@@ -136,11 +136,6 @@ class Beam:
         # A log-probability is never positive: this is the best that a live hypothesis can reach.
         reachable = self.live[0].total / penalty(self.limit)
         self.done = not lives or length == self.limit or self.best_score >= reachable
-
-    def fill(self, width: int) -> None:
-        """Fill up with nothing."""
-        nothing = replace(self.live[0], total=-math.inf)
-        self.live += [nothing] * (width - len(self.live))
 
 
 def search(
@@ -175,9 +170,7 @@ def search(
             beam.grow(some, size, penalty)
         rows = [(row * tokens.shape[1], beam) for row, beam in enumerate(live) if not beam.done]
         live = [beam for _, beam in rows]
-        width = max((len(beam.live) for beam in live), default=0)
-        for beam in live:
-            beam.fill(width)
+        # All beams are equally wide: of twice as many continuations at most half end.
         last = [[one.tokens[-1] for one in beam.live] for beam in live]
         from_ = [[row + one.parent for one in beam.live] for row, beam in rows]
         tokens, origin = np.array(last, dtype=np.int64), np.array(from_, dtype=np.int64)

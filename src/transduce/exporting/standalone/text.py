@@ -45,22 +45,31 @@ class Tokenizer:
         longest_first = sorted(self._symbols, key=len, reverse=True)
         self._cut = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
         self._bytes: dict[int, int]
+        self._spm: Any
+        self._start, self._foreign, self._spm = "", {}, None
         if settings["file"] is None:
-            self._start = ""
             self._bytes = {EOS + 1 + byte: byte for byte in range(256)}
             self._pieces = {id_: symbol for symbol, id_ in self._symbols.items()}
-            self._encode: Callable[[str], list[int]] = lambda text: [
-                EOS + 1 + byte for byte in text.encode()
-            ]
         else:
             import sentencepiece
 
-            spm: Any = sentencepiece.SentencePieceProcessor(str(folder / settings["file"]))
-            self._start = " "  # the first word looks like all others
+            spm = self._spm = sentencepiece.SentencePieceProcessor(str(folder / settings["file"]))
+            if not settings["rules"]:  # otherwise the file puts the space there itself
+                self._start = " "  # the first word looks like all others
             pieces = {id_: spm.id_to_piece(id_) for id_ in range(EOS + 1, len(spm))}
             self._bytes = {id_: int(p[3:5], 16) for id_, p in pieces.items() if spm.is_byte(id_)}
             self._pieces = {id_: piece.replace("▁", " ") for id_, piece in pieces.items()}
-            self._encode = spm.encode
+            self._foreign = {piece: id_ for id_, piece in pieces.items() if spm.is_unused(id_)}
+
+    def _encode(self, text: str) -> list[int]:
+        """Return the ids of what stands between symbols."""
+        if self._spm is None:
+            return [EOS + 1 + byte for byte in text.encode()]
+        ids: list[int] = self._spm.encode(text)
+        if self._foreign and UNK in ids:  # the other side's pieces may spell what is unknown here
+            pieces = self._spm.encode(text, out_type=str)
+            ids = [self._foreign.get(p, id_) for p, id_ in zip(pieces, ids, strict=True)]
+        return ids
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the text's pieces."""
@@ -77,7 +86,7 @@ class Tokenizer:
             for id_ in ids
             if id_ > EOS
         )
-        return text.decode("utf-8", errors="ignore").removeprefix(self._start)
+        return text.decode("utf-8", errors="ignore").removeprefix(" " if self._spm else "")
 
 
 Penalty = Callable[[int], float]
