@@ -10,7 +10,7 @@ import transduce
 ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "marian", "exporting",
-    "importing", "decoding", "evaluation", "evaluating", "choices", "fine_tuning", "preparing",
+    "decoding", "importing", "evaluation", "evaluating", "choices", "fine_tuning", "preparing",
     "translating", "augmenting", "delivering", "advice", "fitting", "pricing", "assembly",
     "experiment", "quickstart", "cli", "__main__",
 ]  # fmt: skip

@@ -431,11 +431,16 @@ def test_search_is_carried_or_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert decoding.penalty == "none"
     assert "length_penalty -1" in notes
     decoding, notes = said(
-        min_length=3, no_repeat_ngram_size=2, repetition_penalty=1.3, bad_words_ids=[[5], [6, 7]]
-    )
+        min_length=3, no_repeat_ngram_size=2, repetition_penalty=1.3, bad_words_ids=[[5], [6, 7]],
+        a_new_key=2, another=None, num_beam_groups=1,
+    )  # fmt: skip
     assert (decoding.min_length, decoding.no_repeat) == (3, 2)
     assert "repetition_penalty = 1.3" in notes
+    assert "PAD, BEGIN and UNKNOWN are never generated" in notes
     assert "bad_words_ids of 2 words" in notes
+    assert "a_new_key = 2" in notes
+    assert "another" not in notes
+    assert "num_beam_groups" not in notes
     decoding, _ = said(do_sample=True, temperature=0.5, top_k=7)
     assert (decoding.method, decoding.temperature, decoding.top_k) == ("sample", 0.5, 7)
     assert decoding.top_p == 1.0

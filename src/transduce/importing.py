@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from transduce import marian
-from transduce.config import BOS, PAD, UNK, Config, Settings, departures, parse
+from transduce.config import Config, Settings, departures, parse
 from transduce.data.marian import END, PADDING, UNKNOWN, Side, Vocabulary, sides
+from transduce.decoding.search import NEVER
 from transduce.errors import TransduceError, UsageError
 from transduce.model_folder import (
     CARD,
@@ -76,30 +77,6 @@ NO_MATTER = {
 }  # fmt: skip
 """Keys of config.json on which no output depends (layers are only dropped in training; sinusoids
 know no last position; the logits' bias is there whether or not it is announced)."""
-SEARCH = {
-    "num_beams", "length_penalty", "max_length", "max_new_tokens", "bad_words_ids", "min_length",
-    "no_repeat_ngram_size", "do_sample", "temperature", "top_k", "top_p", "early_stopping",
-    "forced_eos_token_id", "renormalize_logits",
-}  # fmt: skip
-"""Keys of the search; older folders have them in config.json."""
-NUMBERS = {
-    "num_beams", "length_penalty", "max_length", "max_new_tokens", "min_length", "top_k", "top_p",
-    "no_repeat_ngram_size", "temperature",
-}  # fmt: skip
-OTHER_SEARCH: Settings = {
-    "num_beam_groups": 1, "diversity_penalty": 0.0, "repetition_penalty": 1.0, "typical_p": 1.0,
-    "encoder_no_repeat_ngram_size": 0, "forced_bos_token_id": None, "num_return_sequences": 1,
-    "exponential_decay_length_penalty": None, "suppress_tokens": None, "epsilon_cutoff": 0.0,
-    "begin_suppress_tokens": None, "remove_invalid_values": False, "sequence_bias": None,
-    "eta_cutoff": 0.0, "min_new_tokens": None, "penalty_alpha": None, "min_p": None,
-    "force_words_ids": None, "guidance_scale": None, "constraints": None, "top_h": None,
-    "output_scores": False, "return_dict_in_generate": False,
-}  # fmt: skip
-"""Keys of the search that we have nothing for, and the values that mean nothing."""
-NEVER = (PAD, UNK, BOS)
-"""What no search of ours generates."""
-LONGEST = 50
-"""How much longer than its source an output may be (`decoding.max_extra`)."""
 
 
 def import_marian(folder: Path, out: Path, say: Say) -> None:
@@ -114,11 +91,14 @@ def import_marian(folder: Path, out: Path, say: Say) -> None:
             raise TransduceError(f"{folder} is not a folder")
         described = DEFAULTS | _read_json(folder / "config.json")
         check_architecture(described, folder / "config.json")
-        generation = {k: v for k, v in described.items() if k in SEARCH | OTHER_SEARCH.keys()}
+        generation = {
+            k: v for k, v in described.items() if k in marian.SEARCH | marian.OTHER_SEARCH.keys()
+        }
         if (path := folder / "generation_config.json").exists():
             generation |= _read_json(path)
         pair = read_vocabularies(folder, described, generation)
-        decoding, notes = search_settings(generation, pair[1])
+        never = [pair[1].rows[id_] for id_ in NEVER]
+        decoding, notes = marian.search_settings(generation, never)
         try:
             config = parse(settings(described, pair, decoding), str(folder))
         except UsageError as error:  # not the user's, who asked for nothing but this folder
@@ -176,7 +156,7 @@ def check_architecture(described: Table, path: Path) -> None:
             f"{path}: activation_function is {described['activation_function']!r}; can be carried: "
             f"{', '.join(ACTIVATIONS)}"
         )
-    known = {*DEFAULTS, *FIXED, *NO_MATTER, *SEARCH, *OTHER_SEARCH}
+    known = {*DEFAULTS, *FIXED, *NO_MATTER, *marian.SEARCH, *marian.OTHER_SEARCH}
     unknown = sorted(key for key in described if key not in known and not key.startswith("_"))
     if unknown:
         raise TransduceError(f"{path}: not known here: {', '.join(unknown)}")
@@ -259,57 +239,6 @@ def settings(described: Table, pair: tuple[Side, Side], decoding: Settings) -> S
         },
         "decoding": decoding,
     }
-
-
-def search_settings(generation: Table, target: Side) -> tuple[Settings, list[str]]:
-    """Return the settings of our search that are nearest, and what is not the same.
-
-    Raises:
-        TransduceError: if a setting is of a wrong type.
-    """
-    for key in sorted(generation.keys() & NUMBERS):
-        if not isinstance(generation[key], int | float | None):
-            raise TransduceError(f"the search's {key} is no number: {generation[key]!r}")
-    beams = generation.get("num_beams") or 1
-    power = 1.0 if (said := generation.get("length_penalty")) is None else float(said)
-    decoding: Settings = {"beam_size": beams, "max_extra": LONGEST}
-    notes = []
-    if power <= 0:
-        decoding["penalty"] = "none"
-        if power < 0:
-            notes.append(f"length_penalty {power:g} is carried as decoding.penalty = none")
-    elif power == 1:
-        decoding["penalty"] = "average"
-    else:
-        decoding |= {"penalty": "gnmt", "alpha": power}
-        notes.append(
-            f"length_penalty {power:g}, a division by n^{power:g}, is carried as the nearest there "
-            f"is: by ((5 + n) / 6)^{power:g} (decoding.penalty = gnmt)"
-        )
-    longest = generation.get("max_new_tokens") or (generation.get("max_length") or 20) - 1
-    decoding["max_extra"] = max(0, min(LONGEST, longest))
-    notes.append(
-        f"outputs have at most {decoding['max_extra']} tokens more than their source "
-        f"(decoding.max_extra); there they had at most {longest}"
-    )
-    for theirs, key in (("min_length", "min_length"), ("no_repeat_ngram_size", "no_repeat")):
-        if value := generation.get(theirs):
-            decoding[key] = value
-    if generation.get("do_sample"):
-        decoding |= {"method": "sample", "top_k": generation.get("top_k", 50)}
-        for key in ("temperature", "top_p"):
-            decoding[key] = float(generation.get(key) or 1.0)
-    never, bad = [[target.rows[id_]] for id_ in NEVER], generation.get("bad_words_ids") or []
-    if not isinstance(bad, list):
-        raise TransduceError(f"the search's bad_words_ids are no list: {bad!r}")
-    if others := [words for words in bad if words not in never]:
-        notes.append(f"not carried: bad_words_ids of {len(others)} words (--forbid takes letters)")
-    if [target.rows[UNK]] not in bad:
-        notes.append("UNKNOWN is never generated; there it may be")
-    for key, nothing in OTHER_SEARCH.items():
-        if generation.get(key, nothing) not in (nothing, None):
-            notes.append(f"not carried: {key} = {generation[key]!r}")
-    return decoding, notes
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

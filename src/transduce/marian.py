@@ -1,4 +1,4 @@
-"""Weights in the form of Marian's Hugging Face folders: their names and the order of channels.
+"""What Marian's Hugging Face folders say of weights and search, in our words.
 
 Marian's sinusoids stand in halves (all sines, then all cosines), the paper's and ours alternate.
 No switch of the model is needed for that: nothing in a Transformer but the positions knows one
@@ -6,14 +6,14 @@ channel of the residual stream from another, LayerNorm included. So the d_model 
 everything that reads or writes the stream change their order, and the model is one of ours.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from transduce.config import ModelConfig
+from transduce.config import ModelConfig, Settings
 from transduce.data.marian import Side
 from transduce.errors import TransduceError
 from transduce.model import Transformer
@@ -42,7 +42,7 @@ BIAS: Final = "final_logits_bias"
 """Marian's name of our output.bias; a row of its own there."""
 POSITIONS: Final = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 """Marian's tables of sinusoids, which may stand in its files."""
-NEVER: Final = -100.0
+NO_SHARE: Final = -100.0
 """Added to the logit of a class that must take no part of the softmax: e^-100 of its share.
 
 Not −∞: label smoothing asks for the logarithm of every class.
@@ -189,5 +189,96 @@ def ours(
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UnfitError(f"{'; '.join(problems[:5])}{more}")
-    result["output.bias"][target.copies] += NEVER
+    result["output.bias"][target.copies] += NO_SHARE
     return result
+
+
+# Search -------------------------------------------------------------------------------------------
+
+
+SEARCH = {
+    "num_beams", "length_penalty", "max_length", "max_new_tokens", "bad_words_ids", "min_length",
+    "no_repeat_ngram_size", "do_sample", "temperature", "top_k", "top_p", "early_stopping",
+    "forced_eos_token_id", "renormalize_logits",
+}  # fmt: skip
+"""Keys of the search; older folders have them in config.json."""
+NUMBERS = {
+    "num_beams", "length_penalty", "max_length", "max_new_tokens", "min_length", "top_k", "top_p",
+    "no_repeat_ngram_size", "temperature",
+}  # fmt: skip
+"""Those of them that are numbers."""
+NO_SEARCH = {
+    "_from_model_config", "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id",
+    "output_attentions", "output_hidden_states", "transformers_version", "use_cache",
+}  # fmt: skip
+"""Keys of generation_config.json that are none of the search."""
+OTHER_SEARCH: Settings = {
+    "num_beam_groups": 1, "diversity_penalty": 0.0, "repetition_penalty": 1.0, "typical_p": 1.0,
+    "encoder_no_repeat_ngram_size": 0, "forced_bos_token_id": None, "num_return_sequences": 1,
+    "exponential_decay_length_penalty": None, "suppress_tokens": None, "epsilon_cutoff": 0.0,
+    "begin_suppress_tokens": None, "remove_invalid_values": False, "sequence_bias": None,
+    "eta_cutoff": 0.0, "min_new_tokens": None, "penalty_alpha": None, "min_p": None,
+    "force_words_ids": None, "guidance_scale": None, "constraints": None, "top_h": None,
+    "output_scores": False, "return_dict_in_generate": False,
+}  # fmt: skip
+"""Keys of the search that we have nothing for, and the values that mean nothing."""
+LONGEST = 50
+"""How much longer than its source an output may be (`decoding.max_extra`)."""
+
+
+def search_settings(
+    generation: Mapping[str, Any], never: Sequence[int]
+) -> tuple[Settings, list[str]]:
+    """Return the settings of our search that are nearest, and what is not the same.
+
+    Args:
+        generation: what stands in generation_config.json, or in an older config.json.
+        never: Marian's ids of what we never generate.
+
+    Raises:
+        TransduceError: if a setting is of a wrong type.
+    """
+    for key in sorted(generation.keys() & NUMBERS):
+        if not isinstance(generation[key], int | float | None):
+            raise TransduceError(f"the search's {key} is no number: {generation[key]!r}")
+    beams = generation.get("num_beams") or 1
+    power = 1.0 if (said := generation.get("length_penalty")) is None else float(said)
+    decoding: Settings = {"beam_size": beams, "max_extra": LONGEST}
+    notes = []
+    if power <= 0:
+        decoding["penalty"] = "none"
+        if power < 0:
+            notes.append(f"length_penalty {power:g} is carried as decoding.penalty = none")
+    elif power == 1:
+        decoding["penalty"] = "average"
+    else:
+        decoding |= {"penalty": "gnmt", "alpha": power}
+        notes.append(
+            f"length_penalty {power:g}, a division by n^{power:g}, is carried as the nearest there "
+            f"is: by ((5 + n) / 6)^{power:g} (decoding.penalty = gnmt)"
+        )
+    longest = generation.get("max_new_tokens") or (generation.get("max_length") or 20) - 1
+    decoding["max_extra"] = max(0, min(LONGEST, longest))
+    notes.append(
+        f"outputs have at most {decoding['max_extra']} tokens more than their source "
+        f"(decoding.max_extra); there they had at most {longest}"
+    )
+    for theirs, key in (("min_length", "min_length"), ("no_repeat_ngram_size", "no_repeat")):
+        if value := generation.get(theirs):
+            decoding[key] = value
+    if generation.get("do_sample"):
+        decoding |= {"method": "sample", "top_k": generation.get("top_k", 50) or 0}
+        for key in ("temperature", "top_p"):
+            decoding[key] = float(generation.get(key) or 1.0)
+    bad = generation.get("bad_words_ids") or []
+    if not isinstance(bad, list):
+        raise TransduceError(f"the search's bad_words_ids are no list: {bad!r}")
+    if others := [words for words in bad if words not in [[id_] for id_ in never]]:
+        notes.append(f"not carried: bad_words_ids of {len(others)} words (--forbid takes letters)")
+    if [id_ for id_ in never if [id_] not in bad]:
+        notes.append("PAD, BEGIN and UNKNOWN are never generated, whatever was allowed there")
+    for key in sorted(generation.keys() - SEARCH - NO_SEARCH):
+        value = generation[key]
+        if value and value != OTHER_SEARCH.get(key):
+            notes.append(f"not carried: {key} = {value!r}")
+    return decoding, notes
