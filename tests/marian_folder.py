@@ -112,3 +112,21 @@ def write_marian(
     )
     model.save_pretrained(folder)
     return model.eval()
+
+
+def main() -> None:
+    """Write a stand-in of the shape of OPUS-MT's models (Marian's transformer-align)."""
+    import sys
+
+    spare = [f"▁spare{i}" for i in range(58_101 - 90)]
+    model = write_marian(
+        Path(sys.argv[1]), codes=spare, d_model=512, encoder_layers=6, decoder_layers=6,
+        encoder_ffn_dim=2048, decoder_ffn_dim=2048, encoder_attention_heads=8,
+        decoder_attention_heads=8, max_position_embeddings=512, init_std=0.02,
+        generation={"num_beams": 4, "max_length": 512},
+    )  # fmt: skip
+    print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+
+
+if __name__ == "__main__":
+    main()

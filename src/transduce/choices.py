@@ -42,6 +42,8 @@ def _shown(value: object) -> str:
 
 
 SUBWORDS = ("bpe", "unigram")
+UPDATES_A_PASS = 20
+"""Of few pairs, updates are small, so that there are as many as this in a pass over them."""
 RARELY = 100
 """Updates between two validations, at least: these cost as much as dozens of updates."""
 LESS = 5
@@ -188,8 +190,9 @@ def from_tokens(corpus: Corpus, config: Config, user: Settings) -> Choices:
     tokens, pairs = counts["target_tokens"], counts["pairs"]
     width = config.model.d_model
     batch = 8192 if width > 256 else 2048 if width > 128 or is_text(config) else 1024
+    batch = min(batch, max(512, round(tokens / UPDATES_A_PASS, -2)))
     choices.add(
-        user, "training", f"a model of width {width} on {tokens:,} target tokens", tokens=batch
+        user, "training", f"a model of width {width} on {tokens:,} target tokens", tokens=int(batch)
     )
     batch = user.get("training", {}).get("tokens", batch)
     less = LESS if fine_tunes(user) else 1

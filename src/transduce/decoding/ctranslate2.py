@@ -35,6 +35,8 @@ from transduce.model_folder import WEIGHTS, load_model, write_file
 
 FOLDER, MADE_FROM, MEASURED = "ctranslate2", "made-from.json", "measured.json"
 """The converted model beside the weights, and what is noted in it."""
+TINY = 1e-9
+"""A length penalty that is none. With 0, CTranslate2 would end with the first output."""
 
 
 @dataclass(frozen=True)
@@ -190,11 +192,19 @@ class CTranslate2Engine:
     def _within(self, tasks: Sequence[Task], limit: int, wanted: Wanted) -> list[list[Hypothesis]]:
         """Search a batch in which no output may have more than `limit` tokens."""
         sources = [[self.source[id_] for id_ in task.source] for task in tasks]
-        outputs = self._outputs(sources, limit, wanted)
-        none = [i for i, found in enumerate(outputs) if not found]
-        if none:
+        beam, longest = wanted.beam_size, len(max(sources, key=len)) + 1
+        power = 0.0 if beam == 1 else nearest_power(wanted.penalty, longest)
+        outputs = self._outputs(sources, limit, wanted, power)
+        # At the limit as many unfinished outputs come as the beam is wide, and may have driven out
+        # a finished one. By their sums alone the short ones come first.
+        if crowded := [i for i, found in enumerate(outputs) if not any(o.finished for o in found)]:
+            some = [sources[i] for i in crowded]
+            again = self._outputs(some, limit, wanted, TINY) if beam > 1 else []
+            for i, found in zip(crowded, again, strict=False):
+                outputs[i] = found or outputs[i]
+        if none := [i for i, found in enumerate(outputs) if not found]:
             never = [[RESERVED[id_]] for id_ in NEVER]
-            again = self._outputs([sources[i] for i in none], limit, wanted, never)
+            again = self._outputs([sources[i] for i in none], limit, wanted, power, never)
             for i, found in zip(none, again, strict=True):
                 outputs[i] = found
         return outputs
@@ -204,11 +214,11 @@ class CTranslate2Engine:
         sources: list[list[str]],
         limit: int,
         wanted: Wanted,
+        power: float,
         never: list[list[str]] | None = None,
     ) -> list[list[Hypothesis]]:
         """Return the outputs of a batch that hold none of the reserved tokens."""
         beam = wanted.beam_size
-        power = 0.0 if beam == 1 else nearest_power(wanted.penalty, len(max(sources, key=len)) + 1)
         workers, threads = self.setting.workers, self.setting.threads
         if len(sources) == 1 and self.setting.threads_alone != threads:
             workers, threads = 1, self.setting.threads_alone
@@ -293,16 +303,15 @@ class CTranslate2Engine:
 def nearest_power(penalty: Penalty, n: int) -> float:
     """Return the p for which n^p grows as the penalty does, for outputs of about n tokens.
 
-    With it CTranslate2 chooses among the outputs of a beam if there are more than the beam is wide;
-    never 0, with which it would end at the first.
+    With it CTranslate2 chooses among the outputs of a beam if there are more than the beam is wide.
     """
     match penalty.kind:
         case "none":
-            return 1e-9
+            return TINY
         case "average":
             return 1.0
         case "gnmt":
-            return max(1e-9, penalty.alpha * n / (n + 5))
+            return max(TINY, penalty.alpha * n / (n + 5))
 
 
 def _best(outputs: Sequence[Hypothesis], wanted: Wanted) -> list[Hypothesis]:

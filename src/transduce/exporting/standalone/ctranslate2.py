@@ -7,6 +7,7 @@ has .spm files. `Translator` can also be imported.
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import ctranslate2
 
 from transduce.exporting.standalone.text import BOS, EOS, PAD, UNK, Lines, Task, run
+
+TINY = 1e-9  # a length penalty that is none; with 0, CTranslate2 ends with the first output
 
 
 class Translator(Lines):
@@ -36,20 +39,25 @@ class Translator(Lines):
         )
         self.ids = {piece: id_ for id_, piece in enumerate(self.target_pieces)}
 
-    def search(self, tasks: Sequence[Task]) -> list[Sequence[int]]:
+    def search(self, tasks: Sequence[Task]) -> Sequence[Sequence[int]]:
         """See `Lines.search`."""
         most = max(task.limit for task in tasks)
-        found = [self._best(task, outputs) for task, outputs in self._outputs(tasks, most, False)]
+        found = [self._best(task, outputs) for task, outputs in self._outputs(tasks, most)]
         for i, task in enumerate(tasks):
-            if found[i] is None:  # went beyond the limit, or had nothing but reserved tokens
-                ((_, outputs),) = self._outputs([task], task.limit, True)
-                found[i] = self._best(task, outputs)
-        return [tokens or [] for tokens in found]
+            if found[i][-1:] != [EOS]:  # beyond its limit, reserved tokens, or driven out
+                for careful in (False, True):
+                    ((_, outputs),) = self._outputs([task], task.limit, TINY, careful)
+                    found[i] = self._best(task, outputs) or found[i]
+                    if found[i]:
+                        break
+        return found
 
-    def _outputs(self, tasks: Sequence[Task], limit: int, careful: bool) -> Any:
+    def _outputs(
+        self, tasks: Sequence[Task], limit: int, power: float = 0.0, careful: bool = False
+    ) -> Any:
         """Return each task with its outputs: pieces, and the sum of their log-probabilities."""
         beam = self.settings["beam_size"]
-        power = self._power(max(len(task.source) for task in tasks) + 1)
+        power = power or self._power(max(len(task.source) for task in tasks) + 1)
         said = self.model.translate_batch(
             [[self.source_pieces[id_] for id_ in task.source] for task in tasks],
             beam_size=beam,
@@ -83,19 +91,19 @@ class Translator(Lines):
         """
         kind, alpha = self.settings["penalty"], self.settings["alpha"]
         p = {"none": 0.0, "average": 1.0, "gnmt": alpha * n / (n + 5)}[kind]
-        return max(1e-9, p)  # with 0 it would end at the first
+        return max(TINY, p)
 
-    def _best(self, task: Task, outputs: Sequence[tuple[list[str], float]]) -> list[int] | None:
-        """Return the best output by our length penalty; None if none is as it must be."""
-        best: tuple[bool, float, list[int]] | None = None
+    def _best(self, task: Task, outputs: Sequence[tuple[list[str], float]]) -> list[int]:
+        """Return the best output by our length penalty; nothing if none is as it must be."""
+        best: tuple[bool, float, list[int]] = (False, -math.inf, [])
         for pieces, total in outputs:
             tokens = [self.ids[piece] for piece in pieces]
             if len(tokens) > task.limit:
-                return None
+                return []
             if not {PAD, UNK, BOS} & set(tokens):
                 one = (tokens[-1:] == [EOS], total / self.penalty(len(tokens)), tokens)
-                best = one if best is None or one[:2] > best[:2] else best
-        return None if best is None else best[2]
+                best = max(best, one, key=lambda found: found[:2])
+        return best[2]
 
 
 def read_vocabulary(folder: Path, side: str) -> list[str]:

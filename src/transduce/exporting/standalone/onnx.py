@@ -207,10 +207,10 @@ class Translator(Lines):
         super().__init__(folder, **changes)
         self.model = Model(folder, threads)
 
-    def search(self, tasks: Sequence[Task]) -> list[Sequence[int]]:
+    def search(self, tasks: Sequence[Task]) -> Sequence[Sequence[int]]:
         """See `Lines.search`."""
         sources, limits = [task.source for task in tasks], [task.limit for task in tasks]
-        return list(search(self.model, sources, limits, self.settings["beam_size"], self.penalty))
+        return search(self.model, sources, limits, self.settings["beam_size"], self.penalty)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ class Lines:
         self.settings: dict[str, Any] = config["decoding"] | changes
         self.precision: str = config["precision"]
 
-    def search(self, tasks: Sequence[Task]) -> list[Sequence[int]]:
+    def search(self, tasks: Sequence[Task]) -> Sequence[Sequence[int]]:
         """Return the best output of each sentence of a batch, END included if there is one."""
         raise NotImplementedError
 
