@@ -173,7 +173,7 @@ def test_only_sums_are_cheaper_and_the_same(tmp_path: Path) -> None:
     tasks = [Task(pieces(random.Random(5), n), 20) for n in (3, 9)]
     for beam in (1, 3):
         full = theirs.search(tasks, Wanted(DecodingConfig(), beam, beam))
-        sums = theirs.search(tasks, Wanted(DecodingConfig(), beam, beam, each_token=False))
+        sums = theirs.search(tasks, Wanted(DecodingConfig(), beam, beam, detail="score"))
         for one, other in zip(full, sums, strict=True):
             assert [found.tokens for found in one] == [found.tokens for found in other]
             assert all(found.log_probabilities == () for found in other)

@@ -27,8 +27,8 @@ def build(variant: str, job: Job) -> Translate:
 
     def translate(numbers: list[int], beam: int) -> list[Ids]:
         lines = [job.lines[i] for i in numbers]
-        found = translator.translate(lines, beam_size=beam, each_token=not engine)
-        return [translator.target.encode(translation.text) for translation in found]
+        found = translator.translate(lines, beam_size=beam, detail="text")
+        return translator.target.encode_lines([translation.text for translation in found])
 
     return translate
 

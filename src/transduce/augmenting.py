@@ -82,7 +82,7 @@ def augment(
     with destination(out, depends_on) as file:
         if file.lines:
             say(f"going on after line {file.lines:,}")
-        translate_file(translator, requests, show, file, 1, count, each_token=False)
+        translate_file(translator, requests, show, file, 1, count, detail="score")
     write_file(
         out.with_name(out.name + PROVENANCE),
         (json.dumps(provenance, ensure_ascii=False, indent=1) + "\n").encode(),

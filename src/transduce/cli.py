@@ -355,6 +355,7 @@ def translate(
         raise TransduceError(f"cannot read {input}: no such file")
     from transduce.data.files import ending, read_lines
     from transduce.decoding.choosing import choose
+    from transduce.decoding.engines import Detail
     from transduce.decoding.requests import Request, read_requests
     from transduce.decoding.translator import opened
     from transduce.translating import count_lines, dependence, destination, translate_file, tune
@@ -366,7 +367,7 @@ def translate(
     models = [model, *(ensemble or ())]
     for_all = Request("", prefix, tuple(require or ()), tuple(forbid or ()))
     objects = input_format == "jsonl" or (input_format is None and ending(input) == ".jsonl")
-    settings, in_detail = with_changes(changes), format == "jsonl"
+    settings = with_changes(changes)
     choice = choose(models, settings, wishes=objects or for_all != Request(""))
     config, translator = opened(models, merge(settings, choice.settings))
     translator.check(n_best)
@@ -391,7 +392,8 @@ def translate(
         if out.lines:
             say(f"going on after line {out.lines:,}")
         try:
-            translate_file(translator, every, show, out, n_best, count, in_detail)
+            detail: Detail = "tokens" if format == "jsonl" else "text"
+            translate_file(translator, every, show, out, n_best, count, detail)
         except KeyboardInterrupt:
             if output is not None:
                 say("what is done is kept: the same command goes on from there")

@@ -19,6 +19,7 @@ from transduce.config import STDIN, is_url
 from transduce.data.files import fingerprint, open_bytes, open_text, split_lines
 from transduce.data.progress import Counting
 from transduce.decoding.ctranslate2 import CTranslate2Engine
+from transduce.decoding.engines import Detail
 from transduce.decoding.outputs import Translation
 from transduce.decoding.requests import Request
 from transduce.decoding.translator import CHUNK, Translator
@@ -131,7 +132,7 @@ def translate_file(
     out: Destination,
     n_best: int = 1,
     total: int | None = None,
-    each_token: bool = True,
+    detail: Detail = "tokens",
 ) -> None:
     """Translate requests and write a line for each.
 
@@ -142,7 +143,7 @@ def translate_file(
         out: where to.
         n_best: number of alternatives.
         total: how many requests there are, if that is known.
-        each_token: whether `show` shows the log-probability of each token.
+        detail: what `show` shows of an output.
     """
     typed = total is None and sys.stdin.isatty()  # then each line is answered at once
     chunk = 1 if typed else CHUNK
@@ -154,7 +155,7 @@ def translate_file(
             first=out.lines,
             chunk=chunk,
             tell=progress.advance,
-            each_token=each_token,
+            detail=detail,
         )
         for number, translation in enumerate(stream, start=out.lines + 1):
             out.file.write(show(translation, number) + "\n")

@@ -266,7 +266,10 @@ class SentencePieceTokenizer(Tokenizer):
         return [part.replace(SPACE, " ") for part in self._rules.Normalize(parts)]
 
     def _encode(self, texts: list[str]) -> list[Ids]:
-        found = list(self._spm.encode(texts, return_type="numpy", num_threads=1))
+        if len(texts) == 1:  # a tenth of the time
+            found = [np.array(self._spm.encode(texts[0]), dtype=np.int32)]
+        else:
+            found = list(self._spm.encode(texts, return_type="numpy", num_threads=1))
         if self._foreign:  # the pieces of another side may spell what is unknown to this one
             for i in [i for i, ids in enumerate(found) if UNK in ids]:
                 pieces = self._spm.encode(texts[i], out_type=str)

@@ -9,6 +9,7 @@ when no better one can follow (docs/results.md has how often that matters).
 """
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -35,6 +36,8 @@ from transduce.model_folder import WEIGHTS, load_model, write_file
 
 FOLDER, MADE_FROM, MEASURED = "ctranslate2", "made-from.json", "measured.json"
 """The converted model beside the weights, and what is noted in it."""
+Never = list[list[str]] | None
+RESERVED_IDS = frozenset(NEVER)
 TINY = 1e-9
 """A length penalty that is none. With 0, CTranslate2 would end with the first output."""
 
@@ -114,15 +117,32 @@ class CTranslate2Engine:
                     f"line {task.number + 1}: only the torch engine knows prefixes, required and "
                     "forbidden text (decoding.engine)"
                 )
-        found = self._within(tasks, max(task.limit for task in tasks), wanted)
-        beyond = [i for i, task in enumerate(tasks) if self._beyond(found[i], task.limit)]
-        for limit in {tasks[i].limit for i in beyond}:
-            again = [i for i in beyond if tasks[i].limit == limit]
-            for i, outputs in zip(
-                again, self._within([tasks[i] for i in again], limit, wanted), strict=True
-            ):
-                found[i] = outputs
-        if wanted.each_token:
+        everything = range(len(tasks))
+        beam, longest = wanted.beam_size, max(len(task.source) for task in tasks) + 1
+        power = 0.0 if beam == 1 else nearest_power(wanted.penalty, longest)
+        most = max(task.limit for task in tasks)
+        found = self._outputs(tasks, most, wanted, power)
+
+        def again(which: list[int], power: float, never: Never = None) -> None:
+            """Search some sentences once more, each within its own limit."""
+            for limit in {tasks[i].limit for i in which}:
+                some = [i for i in which if tasks[i].limit == limit]
+                outputs = self._outputs([tasks[i] for i in some], limit, wanted, power, never)
+                for i, instead in zip(some, outputs, strict=True):
+                    found[i] = instead or found[i]
+
+        beyond = [i for i in everything if any(len(o.tokens) > tasks[i].limit for o in found[i])]
+        if beam == 1 and wanted.detail != "score":  # with a limit, it is greedy search cut there
+            for i in beyond:
+                found[i] = [cut(found[i][0], tasks[i].limit)]
+        else:
+            again(beyond, power)
+        if beam > 1:
+            # At the limit as many unfinished outputs come as the beam is wide, and may have driven
+            # out a finished one. By their sums alone the short ones come first.
+            again([i for i in everything if not any(o.finished for o in found[i])], TINY)
+        again([i for i in everything if not found[i]], power, [[RESERVED[id_]] for id_ in NEVER])
+        if wanted.detail == "tokens":
             found = self._with_each_token(tasks, found, wanted)
         return [_best(outputs, wanted) for outputs in found]
 
@@ -189,35 +209,24 @@ class CTranslate2Engine:
         notes = self._notes() | {self._key(): asdict(self.setting)}
         write_file(self.folder / MEASURED, json.dumps(notes, indent=1).encode())
 
-    def _within(self, tasks: Sequence[Task], limit: int, wanted: Wanted) -> list[list[Hypothesis]]:
-        """Search a batch in which no output may have more than `limit` tokens."""
-        sources = [[self.source[id_] for id_ in task.source] for task in tasks]
-        beam, longest = wanted.beam_size, len(max(sources, key=len)) + 1
-        power = 0.0 if beam == 1 else nearest_power(wanted.penalty, longest)
-        outputs = self._outputs(sources, limit, wanted, power)
-        # At the limit as many unfinished outputs come as the beam is wide, and may have driven out
-        # a finished one. By their sums alone the short ones come first.
-        if crowded := [i for i, found in enumerate(outputs) if not any(o.finished for o in found)]:
-            some = [sources[i] for i in crowded]
-            again = self._outputs(some, limit, wanted, TINY) if beam > 1 else []
-            for i, found in zip(crowded, again, strict=False):
-                outputs[i] = found or outputs[i]
-        if none := [i for i, found in enumerate(outputs) if not found]:
-            never = [[RESERVED[id_]] for id_ in NEVER]
-            again = self._outputs([sources[i] for i in none], limit, wanted, power, never)
-            for i, found in zip(none, again, strict=True):
-                outputs[i] = found
-        return outputs
-
     def _outputs(
         self,
-        sources: list[list[str]],
+        tasks: Sequence[Task],
         limit: int,
         wanted: Wanted,
         power: float,
-        never: list[list[str]] | None = None,
+        never: Never = None,
     ) -> list[list[Hypothesis]]:
-        """Return the outputs of a batch that hold none of the reserved tokens."""
+        """Return the outputs of a batch that hold none of the reserved tokens.
+
+        Args:
+            tasks: sentences.
+            limit: the most tokens of all outputs.
+            wanted: of them.
+            power: by n^power CTranslate2 divides sums of log-probabilities.
+            never: tokens that it must not generate.
+        """
+        sources = [[self.source[id_] for id_ in task.source] for task in tasks]
         beam = wanted.beam_size
         workers, threads = self.setting.workers, self.setting.threads
         if len(sources) == 1 and self.setting.threads_alone != threads:
@@ -231,26 +240,20 @@ class CTranslate2Engine:
             max_decoding_length=limit,
             min_decoding_length=0,
             return_end_token=True,
-            return_scores=True,
+            return_scores=beam > 1 or wanted.detail != "text",  # else it need not normalise
             suppress_sequences=never,
         )
-        return [
-            [
-                self._hypothesis(pieces, score * len(pieces) ** power, wanted)
-                for pieces, score in zip(one.hypotheses, one.scores, strict=True)
-                if not any(self.ids[piece] in NEVER for piece in pieces)
-            ]
-            for one in said
-        ]
-
-    def _hypothesis(self, pieces: list[str], total: float, wanted: Wanted) -> Hypothesis:
-        tokens = tuple(self.ids[piece] for piece in pieces)
-        score = wanted.penalty.score(total, len(tokens))
-        return Hypothesis(tokens, (), total, score, tokens[-1:] == (EOS,))
-
-    def _beyond(self, outputs: Sequence[Hypothesis], limit: int) -> bool:
-        """Say whether a search went further than a sentence's own limit allows."""
-        return any(len(one.tokens) > limit for one in outputs)
+        penalty, found = wanted.penalty, []
+        for one in said:
+            outputs = []
+            for pieces, score in zip(one.hypotheses, one.scores or [math.nan], strict=True):
+                tokens = tuple([self.ids[piece] for piece in pieces])
+                if RESERVED_IDS.isdisjoint(tokens):
+                    total = score * len(tokens) ** power
+                    finished, score = tokens[-1:] == (EOS,), penalty.score(total, len(tokens))
+                    outputs.append(Hypothesis(tokens, (), total, score, finished))
+            found.append(outputs)
+        return found
 
     def _with_each_token(
         self, tasks: Sequence[Task], found: list[list[Hypothesis]], wanted: Wanted
@@ -300,6 +303,11 @@ class CTranslate2Engine:
         return Setting(**known) if known else Setting(torch.get_num_threads(), 1)
 
 
+def cut(output: Hypothesis, limit: int) -> Hypothesis:
+    """Return the beginning of an output, unfinished; what it scores is not known."""
+    return Hypothesis(output.tokens[:limit], (), math.nan, math.nan, False)
+
+
 def nearest_power(penalty: Penalty, n: int) -> float:
     """Return the p for which n^p grows as the penalty does, for outputs of about n tokens.
 
@@ -316,8 +324,12 @@ def nearest_power(penalty: Penalty, n: int) -> float:
 
 def _best(outputs: Sequence[Hypothesis], wanted: Wanted) -> list[Hypothesis]:
     """Return the best outputs, distinct, best first; an unfinished one if there is no other."""
+    if len(outputs) == 1:
+        return list(outputs)
     order = sorted(outputs, key=lambda one: -one.score)
     finished = [one for one in order if one.finished]
+    if wanted.n_best == 1:
+        return (finished or order)[:1]
     distinct: dict[Any, Hypothesis] = {}
     for one in finished or order[:1]:
         distinct.setdefault(wanted.same(one.tokens), one)

@@ -30,6 +30,9 @@ from transduce.decoding.search import (
 from transduce.model import DecoderLayer, Transformer
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+Detail = Literal["text", "score", "tokens"]
+"""What must be known of outputs: their tokens alone; also the sum of the log-probabilities, and the
+score; also the log-probability of each token. Some engines are faster with less."""
 MOST_SIDE_BY_SIDE = 4
 """Threads of Python that search at a time: they take turns between the operations."""
 
@@ -55,8 +58,8 @@ class Wanted:
     n_best: int = 1
     same: Same = tuple
     """Outputs for whose tokens this gives equal values count as one."""
-    each_token: bool = True
-    """Whether the log-probability of each token is asked for, or only their sum."""
+    detail: Detail = "tokens"
+    """What is asked for."""
 
     @property
     def penalty(self) -> Penalty:

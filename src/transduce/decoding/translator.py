@@ -13,7 +13,7 @@ from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.choosing import choose, known_to_torch
 from transduce.decoding.ctranslate2 import CTranslate2Engine, converted, obstacles
-from transduce.decoding.engines import Engine, Ensemble, Task, TorchEngine, Wanted
+from transduce.decoding.engines import Detail, Engine, Ensemble, Task, TorchEngine, Wanted
 from transduce.decoding.outputs import EMPTY, Output, Scored, Translation
 from transduce.decoding.requests import Request, Rules
 from transduce.decoding.search import Hypothesis
@@ -54,7 +54,7 @@ class Translator:
         beam_size: int | None = None,
         first: int = 0,
         tell: Callable[[int], None] = lambda lines: None,
-        each_token: bool = True,
+        detail: Detail = "tokens",
     ) -> list[Translation]:
         """Translate lines; each answer is the same whatever lines it is in company with.
 
@@ -66,8 +66,8 @@ class Translator:
             first: the number of the first line, from 0: of draws (`decoding.method`), each line has
                 its own.
             tell: told how many more lines are done, now and then.
-            each_token: whether the log-probability of each token is wanted, too. Some engines are
-                faster without.
+            detail: what is wanted: `text`, also the `score`, or also that of each of the `tokens`.
+                Some engines are faster with less; scores that nobody wants may be NaN.
 
         Raises:
             UsageError: if the beam is narrower than the number of alternatives, or an output cannot
@@ -88,7 +88,7 @@ class Translator:
             i: self._task(ids[: self.max_source], requests[i], rules, first + i)
             for i, ids in zip(full, encoded, strict=True)
         }
-        wanted = Wanted(self.decoding, beam, n_best, self._text, each_token)
+        wanted = Wanted(self.decoding, beam, n_best, self._text, detail)
 
         def search(batch: list[int]) -> list[list[Hypothesis]]:
             return self.engine.search([tasks[i] for i in batch], wanted)
@@ -115,12 +115,12 @@ class Translator:
         first: int = 0,
         chunk: int = CHUNK,
         tell: Callable[[int], None] = lambda lines: None,
-        each_token: bool = True,
+        detail: Detail = "tokens",
     ) -> Iterator[Translation]:
         """`translate` for any number of lines, so many at a time, in bounded memory."""
         lines = iter(lines)
         while some := list(islice(lines, chunk)):
-            yield from self.translate(some, n_best, beam_size, first, tell, each_token)
+            yield from self.translate(some, n_best, beam_size, first, tell, detail)
             first += len(some)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:

@@ -163,7 +163,7 @@ def compare_engines(
         began = time.monotonic()
         mine = ours.translate(sources, beam_size=beam)
         between = time.monotonic()
-        its = theirs.translate(sources, beam_size=beam, each_token=False)
+        its = theirs.translate(sources, beam_size=beam, detail="text")
         ended = time.monotonic()
         equal = 0
         for src, one, other in zip(encoded, mine, its, strict=True):

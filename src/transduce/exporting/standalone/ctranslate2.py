@@ -44,7 +44,8 @@ class Translator(Lines):
         most = max(task.limit for task in tasks)
         found = [self._best(task, outputs) for task, outputs in self._outputs(tasks, most)]
         for i, task in enumerate(tasks):
-            if found[i][-1:] != [EOS]:  # beyond its limit, reserved tokens, or driven out
+            usual = found[i][-1:] == [EOS] or (found[i] and self.settings["beam_size"] == 1)
+            if not usual:  # beyond its limit, reserved tokens, or driven out by unfinished ones
                 for careful in (False, True):
                     ((_, outputs),) = self._outputs([task], task.limit, TINY, careful)
                     found[i] = self._best(task, outputs) or found[i]
@@ -67,7 +68,7 @@ class Translator(Lines):
             max_decoding_length=limit,
             min_decoding_length=0,
             return_end_token=True,
-            return_scores=True,
+            return_scores=beam > 1,  # else it need not normalise
             suppress_sequences=[[self.target_pieces[id_]] for id_ in (PAD, UNK, BOS)]
             if careful
             else None,
@@ -77,7 +78,7 @@ class Translator(Lines):
                 task,
                 [
                     (pieces, score * len(pieces) ** power)
-                    for pieces, score in zip(one.hypotheses, one.scores, strict=True)
+                    for pieces, score in zip(one.hypotheses, one.scores or [0.0], strict=True)
                 ],
             )
             for task, one in zip(tasks, said, strict=True)
@@ -99,7 +100,9 @@ class Translator(Lines):
         for pieces, total in outputs:
             tokens = [self.ids[piece] for piece in pieces]
             if len(tokens) > task.limit:
-                return []
+                if len(outputs) > 1:
+                    return []
+                tokens = tokens[: task.limit]  # greedy search with a limit is greedy search cut
             if not {PAD, UNK, BOS} & set(tokens):
                 one = (tokens[-1:] == [EOS], total / self.penalty(len(tokens)), tokens)
                 best = max(best, one, key=lambda found: found[:2])
