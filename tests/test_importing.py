@@ -464,7 +464,7 @@ def test_older_folders(tmp_path: Path) -> None:
         "normalize_before": False, "normalize_embedding": False, "static_position_embeddings": True,
         "classif_dropout": 0.0, "extra_pos_embeddings": 55, "id2label": {"0": "LABEL_0"},
         "bos_token_id": 0, "max_length": 512, "bad_words_ids": [[described["pad_token_id"]]],
-        "gradient_checkpointing": False, "num_hidden_layers": 2, "_name_or_path": "/tmp/x",
+        "gradient_checkpointing": False, "num_hidden_layers": 2, "_name_or_path": "elsewhere/x",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(described))
     import_weights = {k: v.half() for k, v in theirs.state_dict().items()}
