@@ -12,6 +12,9 @@ import sentencepiece
 import torch
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
+from transduce.marian import in_halves
+from transduce.model.transformer import sinusoids
+
 SOURCE = [
     "the", "house", "is", "green", "and", "the", "cat", "sits", "on", "the", "mat", "while", "rain",
     "falls", "in", "the", "garden",
@@ -112,6 +115,15 @@ def write_marian(
     )
     model.save_pretrained(folder)
     return model.eval()
+
+
+def in_float64(theirs: Any) -> Any:
+    """Also the sinusoids, which are rounded there."""
+    theirs = theirs.double()
+    for stack in (theirs.model.encoder, theirs.model.decoder):
+        table = stack.embed_positions.weight
+        table.data = in_halves("positions.weight", sinusoids(*table.shape))
+    return theirs
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.marian_folder import SOURCE, TARGET, write_marian
+from tests.marian_folder import SOURCE, TARGET, in_float64, write_marian
 from transduce.config import BOS, EOS, PAD, UNK, Config, ModelConfig, merge, parse
 from transduce.data.batches import collate
 from transduce.data.tokenizer import Tokenizer, train_tokenizer
@@ -22,9 +22,7 @@ from transduce.decoding.translator import translator_of
 from transduce.errors import TransduceError, UsageError
 from transduce.exporting.huggingface import CARRIED, ONLY, export, refused
 from transduce.importing import import_marian
-from transduce.marian import in_halves
 from transduce.model import Transformer
-from transduce.model.transformer import sinusoids
 from transduce.model_folder import load_model
 
 transformers = pytest.importorskip("transformers")
@@ -101,14 +99,6 @@ def both_logits(theirs: Any, ours: Transformer) -> tuple[Tensor, Tensor]:
         mine = ours(batch.src, batch.tgt_in)
     real = batch.tgt_out != PAD
     return mine[real], said[real]
-
-
-def in_float64(theirs: Any) -> Any:
-    theirs = theirs.double()
-    for stack in (theirs.model.encoder, theirs.model.decoder):
-        table = stack.embed_positions.weight
-        table.data = in_halves("positions.weight", sinusoids(*table.shape))
-    return theirs
 
 
 def assert_same_logits(folder: Path, model: Transformer) -> None:
