@@ -131,7 +131,6 @@ def test_what_cannot_be_carried_is_refused(
     config, model, tokenizers = load_model(run)
     odd = config.model_copy(update={"model": config.model.model_copy(update={"d_k": 7})})
     monkeypatch.setattr(module, "load_model", lambda path: (odd, model, tokenizers))
-    monkeypatch.setattr(module, "opened", lambda paths, settings: (odd, load(run)))
     with pytest.raises(TransduceError, match=r"model\.d_k = 7"):
         export(run, "huggingface", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transduce import __version__
-from transduce.config import Settings, merge
+from transduce.config import Settings
 from transduce.data.files import fingerprint, read_lines
 from transduce.data.readers import read_pairs
-from transduce.decoding.choosing import choose
 from transduce.decoding.outputs import Translation
 from transduce.decoding.requests import Request
-from transduce.decoding.translator import opened
-from transduce.model_folder import WEIGHTS, find_model, write_file
-from transduce.translating import count_lines, dependence, destination, translate_file, tune
+from transduce.model_folder import find_model, weights_digest, write_file
+from transduce.translating import (
+    count_lines,
+    dependence,
+    destination,
+    opened_to_translate,
+    translate_file,
+)
 
 Kind = Literal["distilled", "back"]
 PROVENANCE = ".provenance.json"
@@ -53,16 +57,12 @@ def augment(
         TransduceError: if something cannot be read or written.
         UsageError: as `opened` does, or if another file was begun at `out`.
     """
-    choice = choose([model], settings)
-    config, translator = opened([model], merge(settings, choice.settings))
-    folder = find_model(model)
     count = count_lines(given[0])
-    tune(translator, count, say)
-    say(f"engine: {choice}")
+    config, translator = opened_to_translate([model], settings, count, say)
     provenance = {
         "kind": kind,
         "model": str(model),
-        "weights": fingerprint(str(folder / WEIGHTS)),
+        "weights": weights_digest(find_model(model)),
         "given": {path: fingerprint(path) for path in given if path != "-"},
         "decoding": config.decoding.model_dump(),
         "transduce": __version__,

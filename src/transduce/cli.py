@@ -354,11 +354,15 @@ def translate(
     if input != "-" and not Path(input).is_file():
         raise TransduceError(f"cannot read {input}: no such file")
     from transduce.data.files import ending, read_lines
-    from transduce.decoding.choosing import choose
     from transduce.decoding.engines import Detail
     from transduce.decoding.requests import Request, read_requests
-    from transduce.decoding.translator import opened
-    from transduce.translating import count_lines, dependence, destination, translate_file, tune
+    from transduce.translating import (
+        count_lines,
+        dependence,
+        destination,
+        opened_to_translate,
+        translate_file,
+    )
 
     changes = [*(set or ())]
     changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
@@ -368,12 +372,8 @@ def translate(
     for_all = Request("", prefix, tuple(require or ()), tuple(forbid or ()))
     objects = input_format == "jsonl" or (input_format is None and ending(input) == ".jsonl")
     settings = with_changes(changes)
-    choice = choose(models, settings, wishes=objects or for_all != Request(""))
-    config, translator = opened(models, merge(settings, choice.settings))
-    translator.check(n_best)
-    count = count_lines(input)
-    tune(translator, count, say)
-    say(f"engine: {choice}")
+    wishes, count = objects or for_all != Request(""), count_lines(input)
+    config, translator = opened_to_translate(models, settings, count, say, n_best, wishes)
     lines, name = read_lines(input), "standard input" if input == "-" else input
     requests = read_requests(lines, name) if objects else (Request(line) for line in lines)
 
@@ -606,17 +606,18 @@ def export(
         set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data],
             that the export is to have; may be repeated.
     """
+    from transduce.config import parse
     from transduce.data.files import read_lines
     from transduce.delivering import export as deliver
     from transduce.evaluating import Items, items_to_score
-    from transduce.model_folder import load_settings
+    from transduce.model_folder import find_model, load_config
 
     if test and sentences:
         raise UsageError("--test and --sentences exclude each other")
     settings, asked = with_changes(set or ()), None
     if test:
-        config, _ = load_settings(model)
-        asked = items_to_score(config, test[0] if len(test) == 1 else list(test))
+        config = parse(merge(load_config(find_model(model)).model_dump(), settings), "the settings")
+        asked = items_to_score(config, test[0] if len(test) == 1 else test)
     elif sentences:
         asked = Items(list(read_lines(sentences)), [])
     deliver(model, to, out, quantization, asked, settings, say)

@@ -256,6 +256,11 @@ class ModelConfig(Section):
     scale_embeddings: bool = True
     """Multiply embeddings by √d_model (§3.4)."""
 
+    @property
+    def position_limit(self) -> int | None:
+        """The number of positions there are; sinusoids know no limit."""
+        return self.max_positions if self.positions == "learned" else None
+
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, settings: Any) -> Any:
@@ -414,6 +419,11 @@ class DecodingConfig(Section):
     """Source tokens translated together, at most; 0: what suits the engine. Never changes an
     answer."""
 
+    @property
+    def longest_output(self) -> int:
+        """The most tokens that any output may have, END included (P14)."""
+        return self.max_source + 1 + self.max_extra
+
     @model_validator(mode="after")
     def _patterns_are_patterns(self) -> "DecodingConfig":
         for pattern in self.placeholders:
@@ -422,6 +432,18 @@ class DecodingConfig(Section):
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
         return self
+
+
+HIGHER_IS_BETTER = {
+    "bleu": True,
+    "chrf": True,
+    "ter": False,
+    "exact": True,
+    "wer": False,
+    "per": False,
+    "word_edits": False,
+}
+"""Which way a metric is better."""
 
 
 class EvaluationConfig(Section):

@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from transduce.config import Config, Settings
+from transduce.config import Config, Settings, merge, parse
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.ctranslate2 import CTranslate2Engine
 from transduce.decoding.engines import Engine, TorchEngine
 from transduce.decoding.onnx_engine import OnnxEngine
-from transduce.decoding.translator import Translator, opened
+from transduce.decoding.translator import Translator, translator_of
 from transduce.errors import TransduceError, UsageError
 from transduce.evaluating import Items
 from transduce.evaluation.parity import Parity, compare_engines
@@ -61,8 +61,10 @@ def export(
     """
     if quantization not in QUANTIZATIONS[to]:
         raise UsageError(f"--quantization {quantization}: {to} has {', '.join(QUANTIZATIONS[to])}")
-    config, ours = opened([model], settings or {})
-    _, exact, tokenizers = load_model(model)
+    config, exact, tokenizers = load_model(model)
+    config = parse(merge(config.model_dump(), settings or {}), "the settings")
+    exactly = config.decoding.model_copy(update={"precision": "float32"})
+    ours = translator_of(exact, tokenizers, exactly)
     with new_folder(out) as folder:
         if to == "ctranslate2":
             ctranslate2.export(config, exact, tokenizers, folder, quantization)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.config import Config, Paths, Settings, Source, merge, parse
-from transduce.data.files import fingerprint, read_lines
+from transduce.data.files import read_lines
 from transduce.data.progress import Counting
 from transduce.data.readers import read_pairs
 from transduce.data.text import is_blank, normalize, one_line
@@ -24,7 +24,7 @@ from transduce.evaluation.metrics import (
     is_better,
     tokenized_looking,
 )
-from transduce.model_folder import WEIGHTS
+from transduce.model_folder import weights_digest
 
 Say = Callable[[str], None]
 SAMPLES = 1000
@@ -119,7 +119,7 @@ def judge_int8(folder: Path, asked: Items, say: Say) -> Verdict | None:
     verdict = Verdict(
         metric=config.evaluation.metrics[0],
         sentences=len(asked.sources),
-        weights=fingerprint(str(folder / WEIGHTS)),
+        weights=weights_digest(folder),
         **found,
     )
     remember(folder, verdict)

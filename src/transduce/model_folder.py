@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import safetensors
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from transduce.config import Config, parse, read_toml
 from transduce.data.corpus import load_tokenizers, save_tokenizers
+from transduce.data.files import fingerprint
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import TransduceError, UsageError
 from transduce.model import Transformer
@@ -97,6 +99,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise TransduceError(f"cannot read {path}: {reason}") from None
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of a model folder's weights; an unchanged file is read once."""
+    path = folder / WEIGHTS
+    there = path.stat()
+    return _digest(str(path), there.st_size, there.st_mtime_ns, there.st_ino)
+
+
+@cache
+def _digest(path: str, *identity: int) -> str:
+    return fingerprint(path)
 
 
 def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: Path) -> None:

@@ -9,22 +9,23 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from transduce.config import STDIN, is_url
-from transduce.data.files import fingerprint, open_bytes, open_text, split_lines
+from transduce.config import STDIN, Config, Settings, is_url, merge
+from transduce.data.files import open_bytes, open_text, split_lines
 from transduce.data.progress import Counting
+from transduce.decoding.choosing import choose
 from transduce.decoding.ctranslate2 import CTranslate2Engine
 from transduce.decoding.engines import Detail
 from transduce.decoding.outputs import Translation
 from transduce.decoding.requests import Request
-from transduce.decoding.translator import CHUNK, Translator
+from transduce.decoding.translator import CHUNK, Translator, opened
 from transduce.errors import TransduceError, UsageError
-from transduce.model_folder import WEIGHTS, find_model, write_file
+from transduce.model_folder import find_model, weights_digest, write_file
 
 MANY = 1_000
 """Lines that are worth a measurement of a few seconds."""
@@ -166,6 +167,36 @@ def translate_file(
     out.complete()
 
 
+def opened_to_translate(
+    models: Sequence[Path],
+    settings: Settings,
+    lines: int | None,
+    say: Callable[[str], None],
+    n_best: int = 1,
+    wishes: bool = False,
+) -> tuple[Config, Translator]:
+    """Load what translates fastest of what can do what is asked for; say which, and why.
+
+    Args:
+        models: one, or an ensemble.
+        settings: laid over those of the (first) model.
+        lines: how many there are, if that is known.
+        say: is told.
+        n_best: number of alternatives.
+        wishes: whether something is asked of single outputs.
+
+    Raises:
+        UsageError: if an engine cannot do what is asked for, or the beam is too narrow.
+        TransduceError: if a model cannot be loaded.
+    """
+    choice = choose(models, settings, wishes)
+    config, translator = opened(models, merge(settings, choice.settings))
+    translator.check(n_best)
+    tune(translator, lines, say)
+    say(f"engine: {choice}")
+    return config, translator
+
+
 def tune(translator: Translator, lines: int | None, say: Callable[[str], None]) -> None:
     """Have an engine measured that has much to do and knows several ways of doing it."""
     engine = translator.engine
@@ -177,7 +208,7 @@ def dependence(models: Iterable[Path], *settings: object) -> str:
     """Return a digest of what an output depends on beside its lines."""
     digest = hashlib.sha256(repr(settings).encode())
     for model in models:
-        digest.update(fingerprint(str(find_model(model) / WEIGHTS)).encode())
+        digest.update(weights_digest(find_model(model)).encode())
     return digest.hexdigest()
 
 

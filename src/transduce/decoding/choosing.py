@@ -9,12 +9,11 @@ from typing import Literal
 
 import torch
 
-from transduce.config import Config, Settings, merge, parse
-from transduce.data.files import fingerprint
+from transduce.config import HIGHER_IS_BETTER, Config, Settings, merge, parse
 from transduce.decoding.ctranslate2 import obstacles
 from transduce.errors import UsageError
 from transduce.exporting.ctranslate2 import library
-from transduce.model_folder import WEIGHTS, find_model, load_config, write_file
+from transduce.model_folder import find_model, load_config, weights_digest, write_file
 
 VERDICT = "int8.json"
 """What validation said about int8, beside the weights it holds for."""
@@ -36,8 +35,8 @@ class Verdict:
 
     @property
     def passes(self) -> bool:
-        """Whether int8 is hardly worse, or better; of error rates less is better."""
-        sign = -1 if self.metric in ("wer", "per", "ter", "word_edits") else 1
+        """Whether int8 is hardly worse, or better."""
+        sign = 1 if HIGHER_IS_BETTER[self.metric] else -1
         return sign * (self.float32 - self.int8) <= self.bound
 
     def __str__(self) -> str:
@@ -58,7 +57,7 @@ def remembered(folder: Path) -> Verdict | None:
         verdict = Verdict(**json.loads((folder / VERDICT).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
-    return verdict if verdict.weights == fingerprint(str(folder / WEIGHTS)) else None
+    return verdict if verdict.weights == weights_digest(folder) else None
 
 
 @dataclass(frozen=True)

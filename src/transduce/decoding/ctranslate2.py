@@ -25,14 +25,13 @@ import numpy as np
 import torch
 
 from transduce.config import EOS, Config, DecodingConfig
-from transduce.data.files import fingerprint
 from transduce.data.tokenizer import RESERVED, Tokenizer
 from transduce.decoding.constraints import FREE
 from transduce.decoding.engines import Pairs, Task, Wanted
 from transduce.decoding.search import NEVER, Hypothesis, Penalty
 from transduce.errors import TransduceError, UsageError
 from transduce.exporting.ctranslate2 import convert, library, positions_needed, refused
-from transduce.model_folder import WEIGHTS, load_model, write_file
+from transduce.model_folder import load_model, weights_digest, write_file
 
 FOLDER, MADE_FROM, MEASURED = "ctranslate2", "made-from.json", "measured.json"
 """The converted model beside the weights, and what is noted in it."""
@@ -368,7 +367,7 @@ def converted(folder: Path, config: Config) -> tuple[Path, int]:
         TransduceError: if the model cannot be converted.
     """
     made_from = {
-        "weights": fingerprint(str(folder / WEIGHTS)),
+        "weights": weights_digest(folder),
         "ctranslate2": library().__version__,
         "normalization": config.data.normalization,
     }

@@ -100,6 +100,10 @@ class StepByStep:
         """
         raise NotImplementedError
 
+    def score(self, pairs: Pairs) -> list[list[float]]:
+        """See `Engine.score`."""
+        raise NotImplementedError
+
     batch_tokens = 1024
 
     @property
@@ -239,7 +243,7 @@ def for_steps(model: Transformer, dtype: torch.dtype) -> Transformer:
 class Ensemble(StepByStep):
     """Several models with one vocabulary: the mean of their probabilities."""
 
-    def __init__(self, members: Sequence[TorchEngine]) -> None:
+    def __init__(self, members: Sequence[StepByStep]) -> None:
         self.members = members
 
     def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import torch
 
@@ -19,7 +19,7 @@ from transduce.decoding.requests import Request, Rules
 from transduce.decoding.search import Hypothesis
 from transduce.errors import TransduceError, UsageError
 from transduce.model import Transformer
-from transduce.model_folder import find_model, load_model, load_settings
+from transduce.model_folder import find_model, load_config, load_model, load_settings
 
 T = TypeVar("T")
 CHUNK = 2_000  # lines of a stream that are read, sorted by length and translated together
@@ -169,10 +169,13 @@ class Translator:
             )
         return beam
 
+    def limit(self, pieces: int) -> int:
+        """Return how many tokens the output of so many pieces may have, END included (P14)."""
+        limit = pieces + 1 + self.decoding.max_extra
+        return limit if self.max_positions is None else min(limit, self.max_positions)
+
     def _task(self, source: list[int], request: Request, rules: Rules, number: int) -> Task:
-        limit = len(source) + 1 + self.decoding.max_extra
-        if self.max_positions is not None:
-            limit = min(limit, self.max_positions)
+        limit = self.limit(len(source))
         return Task(source, limit, rules.of(request, limit, f"line {number + 1}"), number)
 
     def _batches(
@@ -278,38 +281,42 @@ def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Transla
     if not folders:
         raise UsageError("no model was given")
     paths = [find_model(folder) for folder in folders]
-    first, tokenizers = load_settings(paths[0])
-    config = parse(merge(first.model_dump(), settings), "the settings")
-    limits = [first.model.max_positions] if first.model.positions == "learned" else []
+    config = parse(merge(load_config(paths[0]).model_dump(), settings), "the settings")
     if config.decoding.engine == "ctranslate2":
         if len(paths) > 1:
             raise UsageError("decoding.engine = 'ctranslate2': only torch knows ensembles")
         if reasons := obstacles(config):
             raise UsageError(f"decoding.engine = 'ctranslate2': {reasons[0]}")
-        config = _with_precision(config, "ctranslate2", config.decoding.precision)
+        config = _closed(config, "ctranslate2")
+        _, tokenizers = load_settings(paths[0])
         place, positions = converted(paths[0], config)
         fast = CTranslate2Engine(place, tokenizers, config.decoding.precision, positions)
-        return config, Translator(fast, tokenizers, config.decoding, min(limits, default=None))
-    config = _with_precision(config, "torch", known_to_torch(config.decoding.precision))
+        return config, Translator(fast, tokenizers, config.decoding, config.model.position_limit)
+    config = _closed(config, "torch")
     device = pick_device(config.device)
-    members: list[TorchEngine] = []
-    for folder, path in zip(folders, paths, strict=True):
-        own, model, spelled = load_model(path)
-        if not all(a.spells_like(b) for a, b in zip(spelled, tokenizers, strict=True)):
+    loaded = [load_model(path) for path in paths]
+    members = [translator_of(model.to(device), own, config.decoding) for _, model, own in loaded]
+    first = members[0]
+    for folder, member in zip(folders[1:], members[1:], strict=True):
+        pairs = ((member.source, first.source), (member.target, first.target))
+        if not all(own.spells_like(its) for own, its in pairs):
             raise UsageError(
                 f"{folder} has another vocabulary than {folders[0]}: models of an ensemble must "
                 "share theirs"
             )
-        if own.model.positions == "learned":
-            limits.append(own.model.max_positions)
-        precision = known_to_torch(config.decoding.precision)
-        members.append(TorchEngine(model.to(device), precision))
-    engine = members[0] if len(members) == 1 else Ensemble(members)
+    if len(members) == 1:
+        return config, first
+    limits = [member.max_positions for member in members if member.max_positions is not None]
+    engine = Ensemble(cast(list[TorchEngine], [member.engine for member in members]))
+    tokenizers = (first.source, first.target)
     return config, Translator(engine, tokenizers, config.decoding, min(limits, default=None))
 
 
-def _with_precision(config: Config, engine: str, precision: str) -> Config:
+def _closed(config: Config, engine: Literal["torch", "ctranslate2"]) -> Config:
     """Return a configuration that leaves neither engine nor precision open."""
+    precision = config.decoding.precision
+    if engine == "torch":
+        precision = known_to_torch(precision)
     closed = {"engine": engine, "precision": "float32" if precision == "auto" else precision}
     return parse(merge(config.model_dump(), {"decoding": closed}), "the settings")
 
@@ -318,7 +325,5 @@ def translator_of(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], decoding: DecodingConfig
 ) -> Translator:
     """Return the translator of a model in memory; the torch engine computes."""
-    learned = model.config.positions == "learned"
-    limit = model.config.max_positions if learned else None
     engine = TorchEngine(model, known_to_torch(decoding.precision))
-    return Translator(engine, tokenizers, decoding, limit)
+    return Translator(engine, tokenizers, decoding, model.config.position_limit)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transduce.config import HIGHER_IS_BETTER
 from transduce.errors import TransduceError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -21,16 +22,6 @@ SIGNIFICANT = 0.05
 
 References = Sequence[Sequence[str]]
 """For each item its references, at least one."""
-
-HIGHER_IS_BETTER = {
-    "bleu": True,
-    "chrf": True,
-    "ter": False,
-    "exact": True,
-    "wer": False,
-    "per": False,
-    "word_edits": False,
-}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from transduce.config import EOS
 from transduce.decoding.engines import Pairs
 from transduce.decoding.search import Penalty
 from transduce.decoding.translator import Translator
-from transduce.evaluation.metrics import evaluate
+from transduce.evaluation.metrics import evaluate, is_better
 
 LENGTHS = (1, 2, 17, 60, 499, 500, 501)
 """Pieces of made-up pairs: short ones, usual ones, and where tables of others ended."""
@@ -85,7 +85,7 @@ class Parity:
             allowed = max(WORSE["float32" if exact else "int8"], 100 / max(1, search.sentences))
             for name, score in search.scores.items():
                 theirs = search.scores_of_theirs[name]
-                if abs(score - theirs) > allowed and (exact or _is_worse(name, theirs, score)):
+                if abs(score - theirs) > allowed and (exact or is_better(name, score, theirs)):
                     found.append(
                         f"beam {beam}: {name} {theirs:.2f} instead of {score:.2f}, allowed are "
                         f"{allowed:g}"
@@ -111,16 +111,10 @@ class Parity:
         return lines
 
 
-def _is_worse(metric: str, score: float, than: float) -> bool:
-    return score > than if metric in ("wer", "per", "ter", "word_edits") else score < than
-
-
 def made_up_pairs(ours: Translator) -> list[tuple[list[int], list[int]]]:
     """Return pairs of random pieces, up to the longest that a search can come to."""
     draw = np.random.default_rng(0)
-    most = ours.max_source + 1 + ours.decoding.max_extra
-    if ours.max_positions is not None:
-        most = min(most, ours.max_positions)
+    most = ours.limit(ours.max_source)
     lengths = [*(n for n in LENGTHS if n < min(ours.max_source, most - 1))]
     pairs = [(n, n) for n in lengths] + [(n, 1) for n in lengths] + [(ours.max_source, most - 1)]
     return [

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transduce.config import Config, ModelConfig
 from transduce.data.tokenizer import RESERVED, Tokenizer
 from transduce.errors import TransduceError
+from transduce.exporting import not_carried
 from transduce.exporting.standalone import check_search, write_scripts
 from transduce.model import DecoderLayer, Transformer
 from transduce.model.transformer import (
@@ -46,19 +47,12 @@ QUANTIZATIONS = ("float32", "int8", "int8_float32")
 
 def refused(config: ModelConfig) -> list[str]:
     """Return the keys of [model] whose values CTranslate2 cannot compute, with those values."""
-    paper = ModelConfig()
-    return [
-        f"model.{key} = {getattr(config, key)}"
-        for key in ModelConfig.model_fields
-        if key not in CARRIED and getattr(config, key) != getattr(paper, key)
-    ]
+    return [f"model.{name} = {value}" for name, value in not_carried(config, CARRIED)]
 
 
 def positions_needed(config: Config) -> int:
     """Return how many positions the search of a configuration can come to, END included."""
-    if config.model.positions == "learned":
-        return config.model.max_positions
-    return config.decoding.max_source + 1 + config.decoding.max_extra
+    return config.model.position_limit or config.decoding.longest_output
 
 
 def library() -> Any:

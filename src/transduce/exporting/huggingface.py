@@ -16,6 +16,7 @@ from transduce.config import BOS, EOS, PAD, UNK, Config, DecodingConfig, ModelCo
 from transduce.data.marian import FIRST_IDS, exported
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UsageError
+from transduce.exporting import not_carried
 from transduce.marian import (
     BIAS,
     EMBEDDINGS,
@@ -46,16 +47,17 @@ END, UNKNOWN, BEGIN, PADDING = (FIRST_IDS.index(id_) for id_ in (EOS, UNK, BOS, 
 
 def refused(config: ModelConfig) -> list[str]:
     """Return what the format cannot say about a model; a switch that is new here is refused."""
-    reasons = []
-    for name, field in ModelConfig.model_fields.items():
-        value = getattr(config, name)
-        if name in CARRIED:
-            continue
-        only = ONLY[name](config) if name in ONLY else field.default
-        if value != only:
-            shown = f"{only:g}" if isinstance(only, float) else only
-            reasons.append(f"model.{name} = {value} (only {shown} can be said there)")
-    return reasons
+    only = {name: value(config) for name, value in ONLY.items()}
+    only |= {
+        name: ModelConfig.model_fields[name].default
+        for name, _ in not_carried(config, CARRIED | ONLY.keys())
+    }
+    return [
+        f"model.{name} = {getattr(config, name)} (only "
+        f"{f'{value:g}' if isinstance(value, float) else value} can be said there)"
+        for name, value in only.items()
+        if getattr(config, name) != value
+    ]
 
 
 def export(
@@ -81,7 +83,7 @@ def export(
         "vocab.json": source_ids,
         "tokenizer_config.json": {
             "tokenizer_class": "MarianTokenizer",
-            "model_max_length": positions(config.decoding),
+            "model_max_length": config.decoding.longest_output,
             "separate_vocabs": not shared,
             "clean_up_tokenization_spaces": False,
             "unk_token": "<unk>",
@@ -153,7 +155,7 @@ def architecture(config: Config) -> dict[str, Any]:
         "normalize_embedding": False,
         "add_final_layer_norm": False,
         "static_position_embeddings": True,
-        "max_position_embeddings": positions(config.decoding),
+        "max_position_embeddings": config.decoding.longest_output,
         "eos_token_id": END,
         "forced_eos_token_id": END,
         "pad_token_id": BEGIN,
@@ -163,18 +165,13 @@ def architecture(config: Config) -> dict[str, Any]:
     }
 
 
-def positions(decoding: DecodingConfig) -> int:
-    """Return the number of positions that the longest source and output need."""
-    return decoding.max_source + 1 + decoding.max_extra
-
-
 def generation(decoding: DecodingConfig) -> tuple[dict[str, Any], list[str]]:
     """Return generation_config.json, and what it cannot say."""
     powers = {"none": 0.0, "average": 1.0, "gnmt": decoding.alpha}
     search: dict[str, Any] = {
         "num_beams": decoding.beam_size,
         "length_penalty": powers[decoding.penalty],
-        "max_length": positions(decoding),
+        "max_length": decoding.longest_output,
         "bad_words_ids": [[UNKNOWN], [BEGIN], [PADDING]],
         "decoder_start_token_id": BEGIN,
         "eos_token_id": END,
@@ -186,8 +183,8 @@ def generation(decoding: DecodingConfig) -> tuple[dict[str, Any], list[str]]:
     if decoding.no_repeat:
         search["no_repeat_ngram_size"] = decoding.no_repeat
     notes = [
-        f"outputs end after {positions(decoding)} tokens; here they may be {decoding.max_extra} "
-        "tokens longer than their source (`max_new_tokens`)",
+        f"outputs end after {decoding.longest_output} tokens; here they may be "
+        f"{decoding.max_extra} tokens longer than their source (`max_new_tokens`)",
         "the search for the best output of a beam ends by other rules",
     ]
     if decoding.method == "sample":

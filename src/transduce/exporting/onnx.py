@@ -17,6 +17,7 @@ from typing import Any
 from transduce.config import BOS, EOS, PAD, UNK, Config, ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import TransduceError, UsageError
+from transduce.exporting import not_carried
 from transduce.exporting.standalone import check_search, write_scripts
 from transduce.model import Transformer
 from transduce.model_folder import new_folder, write_file
@@ -56,15 +57,12 @@ NOT_CARRIED: frozenset[str] = frozenset()
 
 def refused(config: ModelConfig) -> list[str]:
     """Return the names of the settings with which a model cannot be exported."""
-    names = []
-    for name, field in ModelConfig.model_fields.items():
-        value = getattr(config, name)
-        if name not in CARRIED:
-            if value != field.default:
-                names.append(name)
-        elif (values := CARRIED[name]) is not None and value not in values:
-            names.append(name)
-    return names
+    unlike = [
+        name
+        for name, values in CARRIED.items()
+        if values is not None and getattr(config, name) not in values
+    ]
+    return [*(name for name, _ in not_carried(config, CARRIED)), *unlike]
 
 
 def export(

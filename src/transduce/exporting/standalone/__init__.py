@@ -75,8 +75,7 @@ def settings_for_others(
     config: Config, model: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> dict[str, Any]:
     """Return what whoever decodes has to know, beside the model."""
-    search = config.decoding
-    learned = model.positions == "learned"
+    search, most = config.decoding, model.position_limit
     source, target = tokenizers
     names = ("joint.spm",) * 2 if source is target else ("source.spm", "target.spm")
 
@@ -98,8 +97,8 @@ def settings_for_others(
             "penalty": search.penalty,
             "alpha": search.alpha,
             "max_extra": search.max_extra,
-            "max_source": min([search.max_source] + [model.max_positions - 1] * learned),
-            "max_output": model.max_positions if learned else None,
+            "max_source": min(search.max_source, (most or search.max_source + 1) - 1),
+            "max_output": most,
             "batch_tokens": search.batch_tokens or 1024,
         },
         "source": {"kind": config.tokenizer.source.kind or config.tokenizer.kind}

@@ -115,6 +115,7 @@ class Lines:
         self.source = Tokenizer(folder, config["source"])
         self.target = Tokenizer(folder, config["target"])
         self.settings: dict[str, Any] = config["decoding"] | changes
+        self.penalty = length_penalty(self.settings["penalty"], self.settings["alpha"])
         self.precision: str = config["precision"]
 
     def search(self, tasks: Sequence[Task]) -> Sequence[Sequence[int]]:
@@ -146,10 +147,6 @@ class Lines:
         limit: int = len(source) + 1 + self.settings["max_extra"]
         most = self.settings["max_output"]
         return limit if most is None else min(limit, most)
-
-    def penalty(self, n: int) -> float:
-        """Return what a sum of log-probabilities is divided by for n tokens, END included."""
-        return length_penalty(self.settings["penalty"], self.settings["alpha"])(n)
 
 
 def length_penalty(kind: str, alpha: float) -> Penalty:
