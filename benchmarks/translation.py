@@ -10,7 +10,7 @@ model. OpenNMT-py, eole (pre-norm) and the reference port (norms of its own) can
 have random ones of the same sizes, and their outputs end where ours end (all those of a batch at
 their mean length). All translate batches of sentences of like length, of the size that was the
 fastest for each in a first round, and then take turns; the first 100 sentences are also translated
-one by one. Ours reads and writes text; the others get and give pieces.
+one by one. Ours and plain CTranslate2 read and write text, the others get and give pieces.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from translators.protocol import BEAMS
 
 import transduce
 from transduce.data.files import read_lines
@@ -37,7 +38,6 @@ from transduce.evaluation.metrics import evaluate
 from transduce.model_folder import find_model, load_model, weights
 
 HERE = Path(__file__).resolve().parent
-BEAMS = (1, 4)
 SIZES = (16, 32, 64, 128, 256)
 
 
@@ -54,7 +54,7 @@ class System:
     size: dict[int, int] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
     milliseconds: dict[int, list[float]] = field(default_factory=dict)
-    outputs: dict[int, list[list[int]]] = field(default_factory=dict, repr=False)
+    outputs: dict[int, list[list[int] | str]] = field(default_factory=dict, repr=False)
     bleu: dict[int, float | None] = field(default_factory=dict)
     peak_mib: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
@@ -174,7 +174,10 @@ def compare(options: Any, folder: Path) -> list[System]:
         for system in active:
             said = workers[system.title].ask(f"alone {options.alone} {beam}")
             system.milliseconds[beam] = said["milliseconds"]
-            texts = [translator.target.decode(ids) for ids in system.outputs[beam]]
+            texts = [
+                one if isinstance(one, str) else translator.target.decode(one)
+                for one in system.outputs[beam]
+            ]
             same_model = system.worker in ("ours", "ctranslate2", "marian", "joeynmt")
             right = references[: len(texts)]
             scores = evaluate(texts, right, ["bleu"]) if same_model else {}

@@ -299,18 +299,18 @@ def test_what_is_fastest_is_measured_once(run: Path) -> None:
     fast = translator(run)
     said: list[str] = []
     assert isinstance(fast.engine, CTranslate2Engine)
-    fast.engine.measure(said.append, beam_size=1, seconds=0.001)
+    fast.engine.measure(said.append, seconds=0.001)
     assert said == ["measuring once how this machine translates fastest"]
     notes = json.loads((fast.engine.folder / MEASURED).read_bytes())
     (known,) = notes.values()
     again = translator(run)
     assert isinstance(again.engine, CTranslate2Engine)
     assert again.engine.setting == module.Setting(**known)
-    again.engine.measure(said.append, beam_size=1, seconds=0.001)
+    again.engine.measure(said.append, seconds=0.001)
     assert len(said) == 1
     narrow = translator(run, precision="int8")
     assert isinstance(narrow.engine, CTranslate2Engine)
-    narrow.engine.measure(said.append, beam_size=1, seconds=0.001)
+    narrow.engine.measure(said.append, seconds=0.001)
     assert len(said) == 2
     assert [one.text for one in again.translate(LINES)] == [
         one.text for one in translator(run).translate(LINES)

@@ -1,4 +1,4 @@
-"""CTranslate2 by itself over our converted model, set by hand.
+"""CTranslate2 by itself over our converted model, set by hand; sentencepiece makes its pieces.
 
 Variants: `PRECISION WORKERS THREADS`, or `default`: its translator as the documentation shows it,
 over a model that was stored in int8.
@@ -8,10 +8,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import ctranslate2
+import sentencepiece
 
 from transduce.exporting.ctranslate2 import convert
 from transduce.model_folder import load_model
-from translators.protocol import Ids, InBatches, Job, serve
+from translators.protocol import InBatches, Job, serve
 
 
 def build(variant: str, job: Job) -> InBatches:
@@ -28,17 +29,17 @@ def build(variant: str, job: Job) -> InBatches:
             inter_threads=int(workers),
             intra_threads=int(threads),
         )
-    source, target = (tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers)
-    ids = {piece: id_ for id_, piece in enumerate(target)}
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(Path(job.model) / "joint.spm"))
 
-    def translate(numbers: list[int], beam: int, size: int) -> list[Ids]:
+    def translate(numbers: list[int], beam: int, size: int) -> list[str]:
         found = translator.translate_batch(
-            [[source[id_] for id_ in job.sources[i]] for i in numbers],
+            pieces.encode([job.lines[i] for i in numbers], out_type=str),
             max_batch_size=size,
             beam_size=beam,
             length_penalty=job.alpha,
         )
-        return [[ids[piece] for piece in one.hypotheses[0]] for one in found]
+        texts: list[str] = pieces.decode([one.hypotheses[0] for one in found])
+        return texts
 
     return InBatches(translate)
 

@@ -6,10 +6,10 @@ threads and batches by itself.
 
 from pathlib import Path
 
-from transduce.config import Settings
+from transduce.config import Settings, merge
 from transduce.decoding.translator import opened
 from transduce.translating import MANY, tune
-from translators.protocol import Ids, Job, Translate, serve
+from translators.protocol import BEAMS, Job, Translate, serve
 
 
 def build(variant: str, job: Job) -> Translate:
@@ -22,13 +22,15 @@ def build(variant: str, job: Job) -> Translate:
             "batch_tokens": 0 if engine else 10**9,
         },
     }
-    _, translator = opened([Path(job.model)], settings)
-    tune(translator, MANY, print)
+    translators = {}
+    for beam in BEAMS:
+        of_beam: Settings = {"decoding": {"beam_size": beam}}
+        _, translators[beam] = opened([Path(job.model)], merge(settings, of_beam))
+        tune(translators[beam], MANY, print)
 
-    def translate(numbers: list[int], beam: int) -> list[Ids]:
+    def translate(numbers: list[int], beam: int) -> list[str]:
         lines = [job.lines[i] for i in numbers]
-        found = translator.translate(lines, beam_size=beam, detail="text")
-        return translator.target.encode_lines([translation.text for translation in found])
+        return [one.text for one in translators[beam].translate(lines, detail="text")]
 
     return translate
 

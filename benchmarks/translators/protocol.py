@@ -27,9 +27,15 @@ from peers import protocol as training
 from peers.protocol import BOS, EOS, PAD
 from torch import Tensor
 
-__all__ = ["BOS", "EOS", "PAD", "Ids", "InBatches", "Job", "Translate", "cut", "padded", "serve"]
+__all__ = [
+    "BEAMS", "BOS", "EOS", "PAD", "Ids", "InBatches", "Job", "Output", "Translate", "cut", "padded",
+    "serve",
+]  # fmt: skip
 
 Ids = list[int]
+Output = Ids | str
+"""Pieces, or text from those systems that make it themselves."""
+BEAMS = (1, 4)
 
 
 @dataclass(frozen=True)
@@ -84,18 +90,18 @@ def cut(ids: Sequence[int]) -> Ids:
     return [id_ for id_ in found if id_ > EOS]
 
 
-Translate = Callable[[list[int], int], list[Ids]]
-"""Translates the sentences of some numbers, with a beam; returns the pieces of each."""
+Translate = Callable[[list[int], int], Sequence[Output]]
+"""Translates the sentences of some numbers, with a beam."""
 
 
 @dataclass(frozen=True)
 class InBatches:
     """A system that divides sentences into batches itself, and may work on several at a time."""
 
-    translate: Callable[[list[int], int, int], list[Ids]]
+    translate: Callable[[list[int], int, int], Sequence[Output]]
     """Translates the sentences of some numbers, with a beam, so many together."""
 
-    def __call__(self, numbers: list[int], beam: int) -> list[Ids]:
+    def __call__(self, numbers: list[int], beam: int) -> Sequence[Output]:
         """Translate one batch."""
         return self.translate(numbers, beam, len(numbers))
 
@@ -138,7 +144,7 @@ def respond(
         return {"milliseconds": milliseconds}
     numbers = list(range(int(count or len(job.sources))))
     before = time.perf_counter()
-    outputs: dict[int, Ids] = {}
+    outputs: dict[int, Output] = {}
     if isinstance(translate, InBatches):
         outputs.update(
             zip(numbers, translate.translate(numbers, int(beam), int(size)), strict=True)

@@ -201,7 +201,7 @@ def tune(translator: Translator, lines: int | None, say: Callable[[str], None]) 
     """Have an engine measured that has much to do and knows several ways of doing it."""
     engine = translator.engine
     if lines is not None and lines >= MANY and isinstance(engine, CTranslate2Engine):
-        engine.measure(say, translator.decoding.beam_size)
+        engine.measure(say)
 
 
 def dependence(models: Iterable[Path], *settings: object) -> str:

@@ -67,6 +67,7 @@ class CTranslate2Engine:
         tokenizers: the source's and the target's.
         precision: type of the matrix products.
         positions: rows of its tables of positions.
+        beam_size: of most searches: how they are fastest is remembered for each.
 
     Raises:
         UsageError: if this machine has no such precision.
@@ -79,6 +80,7 @@ class CTranslate2Engine:
         tokenizers: tuple[Tokenizer, Tokenizer],
         precision: str = "float32",
         positions: int = 2**31,
+        beam_size: int = 1,
     ) -> None:
         offered = sorted(library().get_supported_compute_types("cpu"))
         if precision not in offered:
@@ -86,6 +88,7 @@ class CTranslate2Engine:
                 f"decoding.precision = {precision!r}: ctranslate2 has {', '.join(offered)} here"
             )
         self.folder, self.precision, self.positions = folder, precision, positions
+        self.beam_size = beam_size
         self.source, self.target = (
             tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers
         )
@@ -163,7 +166,7 @@ class CTranslate2Engine:
         said = running.score_batch(sources, targets, max_input_length=0)
         return [list(one.log_probs) for one in said]
 
-    def measure(self, say: Callable[[str], None], beam_size: int, seconds: float = 0.3) -> None:
+    def measure(self, say: Callable[[str], None], seconds: float = 0.3) -> None:
         """Find out which setting translates fastest here, and remember it.
 
         The work is made up: random pieces, outputs as long as their sources; so it is the same for
@@ -189,7 +192,7 @@ class CTranslate2Engine:
             while (spent := time.monotonic() - begin) < seconds or done == 0:
                 running.translate_batch(
                     made_up[: 2 * size * workers] if size > 1 else made_up[done % 64 :][:1],
-                    max_batch_size=size, beam_size=beam_size, max_input_length=0,
+                    max_batch_size=size, beam_size=self.beam_size, max_input_length=0,
                     min_decoding_length=20, max_decoding_length=20,
                 )  # fmt: skip
                 done += 2 * size * workers if size > 1 else 1
@@ -289,7 +292,10 @@ class CTranslate2Engine:
             return self._running[workers, threads]
 
     def _key(self) -> str:
-        return f"{_processor()}, {torch.get_num_threads()} threads, {self.precision}"
+        return (
+            f"{_processor()}, {torch.get_num_threads()} threads, {self.precision}, "
+            f"beam {self.beam_size}"
+        )
 
     def _notes(self) -> dict[str, Any]:
         path = self.folder / MEASURED

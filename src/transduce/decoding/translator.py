@@ -290,8 +290,11 @@ def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Transla
         config = _closed(config, "ctranslate2")
         _, tokenizers = load_settings(paths[0])
         place, positions = converted(paths[0], config)
-        fast = CTranslate2Engine(place, tokenizers, config.decoding.precision, positions)
-        return config, Translator(fast, tokenizers, config.decoding, config.model.position_limit)
+        decoding = config.decoding
+        fast = CTranslate2Engine(
+            place, tokenizers, decoding.precision, positions, decoding.beam_size
+        )
+        return config, Translator(fast, tokenizers, decoding, config.model.position_limit)
     config = _closed(config, "torch")
     device = pick_device(config.device)
     loaded = [load_model(path) for path in paths]
