@@ -12,7 +12,7 @@ setup: .venv/ready ## make .venv with all that quickstart, tests and checks need
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quickstart,language,datasets,tensorboard,onnx,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quickstart,language,datasets,tensorboard,onnx,entmax,dev]'
 	@touch $@
 
 quickstart: setup ## learn English pronunciation: from data to a model one can ask, in minutes

@@ -88,9 +88,10 @@ def test_imports_come_from_the_left(path: Path) -> None:
 
 
 def test_the_model_knows_nothing_but_ids() -> None:
-    assert {name.split(".")[0] for name in imported(ROOT / "model" / "transformer.py")} == {
-        "config"
-    }
+    for path in (ROOT / "model").glob("*.py"):
+        outside = {name.split(".")[0] for name in imported(path)} - {"model"}
+        assert outside <= {"config", "errors"}
+    assert not any("transformer" in name for name in imported(ROOT / "model" / "layer_types.py"))
 
 
 def test_search_knows_neither_model_nor_text() -> None:

@@ -14,6 +14,7 @@ from transduce.data.batches import Indices, Sample
 from transduce.data.corpus import Corpus, Ids, load_tokenizers
 from transduce.data.report import printed
 from transduce.data.tokenizer import Tokenizer
+from transduce.decoding.ctranslate2 import obstacles
 from transduce.decoding.translator import pick_device, translator_of
 from transduce.errors import TransduceError, UsageError
 from transduce.evaluating import Items, items, scored
@@ -80,6 +81,16 @@ def begun(
     return first_start(overlay(settings, assignments), run, say)
 
 
+def can_be_decoded(config: Config) -> None:
+    """Say so now if the engine that a recipe asks for will not know the model that comes of it.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    if config.decoding.engine == "ctranslate2" and (reasons := obstacles(config)):
+        raise UsageError(f"decoding.engine = 'ctranslate2': {reasons[0]}")
+
+
 def corpus_folder(data: DataConfig, run: Path) -> Path:
     """Return where the corpus of a run lies."""
     return Path(data.corpus) if data.corpus else run / CORPUS
@@ -88,6 +99,7 @@ def corpus_folder(data: DataConfig, run: Path) -> Path:
 def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     """Look at the corpus, choose what the user left open, and prepare the corpus."""
     user = absolute(user)
+    can_be_decoded(choices.resolved({}, user))
     data = user.get("data", {})
     for part in ("train", "valid"):
         if not data.get(part):

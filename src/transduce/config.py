@@ -203,6 +203,9 @@ class TokenizerConfig(Section):
         return self
 
 
+LayerType = Literal["self-attention", "restricted", "recurrent", "convolutional"]
+
+
 class ModelConfig(Section):
     """The Transformer's sizes and switches, in the paper's symbols (§3, Table 3)."""
 
@@ -237,8 +240,28 @@ class ModelConfig(Section):
     norm_place: Literal["post", "pre"] = "post"
     """post: LayerNorm(x + Sublayer(x)), the paper's; pre: x + Sublayer(LayerNorm(x)), with a final
     norm after each stack."""
+    norm_kind: Literal["layer", "batch", "rms"] = "layer"
+    """What is normalised: the features of one position (layer, the paper's; rms: without taking
+    their mean away), or each feature over all positions of a batch, padding left out (batch)."""
     norm_epsilon: float = Field(default=1e-5, gt=0)
-    """LayerNorm's ε."""
+    """The norm's ε."""
+    encoder_layer_type: LayerType = "self-attention"
+    """What mixes the positions in the encoder, in the place of self-attention (Table 1)."""
+    decoder_layer_type: LayerType = "self-attention"
+    """What mixes the positions in the decoder; all of them look at the past alone there."""
+    window: int = Field(default=16, ge=1)
+    """r of restricted self-attention: a position looks at itself, r before it and, in the encoder,
+    r after it."""
+    kernel: int = Field(default=3, ge=2)
+    """k of convolutions: inputs to each output; odd in the encoder, where they stand around it."""
+    dilated: bool = False
+    """Inputs of convolutions lie k^i positions apart in layer i = 0, 1, ... instead of side by
+    side."""
+    cell: Literal["lstm", "gru"] = "lstm"
+    """What recurrent layers compute at each position."""
+    attention_normaliser: Literal["softmax", "relu", "sparsemax", "entmax"] = "softmax"
+    """What makes weights of scores (eq. 1): softmax; relu: max(0, score) over the number of keys;
+    sparsemax and entmax (α = 1.5, needs the extra `entmax`): exact zeros for low scores."""
     activation: Literal["relu", "swish", "gelu"] = "relu"
     """Between the two maps of the feed-forward network: max(0, x) as in eq. 2, x · sigmoid(x), or
     x · Φ(x) with the normal distribution function Φ."""
@@ -246,8 +269,8 @@ class ModelConfig(Section):
     """Add biases in W_Q, W_K, W_V and W_O, which the paper writes as plain matrices."""
     output_bias: bool = False
     """Add a bias to the logits."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Sinusoids of any length (§3.5), or a learned table (Table 3, row E)."""
+    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    """Sinusoids of any length (§3.5), a learned table (Table 3, row E), or nothing at all."""
     max_positions: int = Field(default=1024, ge=1)
     """Rows of the learned position table; sinusoids know no limit."""
     tie_embeddings: bool = True
@@ -260,6 +283,15 @@ class ModelConfig(Section):
     def position_limit(self) -> int | None:
         """The number of positions there are; sinusoids know no limit."""
         return self.max_positions if self.positions == "learned" else None
+
+    @model_validator(mode="after")
+    def _kernel_has_a_middle(self) -> "ModelConfig":
+        if self.encoder_layer_type == "convolutional" and self.kernel % 2 == 0:
+            raise ValueError(
+                f"kernel = {self.kernel}: in the encoder as many inputs stand before an output as "
+                "after it, so k must be odd"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -486,6 +518,15 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     """The [evaluation] table."""
 
+    @model_validator(mode="after")
+    def _batch_norm_sees_whole_batches(self) -> "Config":
+        if self.model.norm_kind == "batch" and self.training.workers > 1:
+            raise ValueError(
+                "model.norm_kind = 'batch' takes means over a whole batch, so training.workers "
+                "must be 1"
+            )
+        return self
+
     def to_toml(self) -> str:
         """Return the configuration with every key, as `parse` reads it back."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
@@ -694,6 +735,10 @@ def departures(config: Config) -> list[str]:
     fixed: dict[str, tuple[str, ...]] = {
         "model": (
             "norm_place",
+            "norm_kind",
+            "encoder_layer_type",
+            "decoder_layer_type",
+            "attention_normaliser",
             "activation",
             "attention_biases",
             "output_bias",

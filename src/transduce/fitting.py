@@ -219,6 +219,8 @@ def divided(config: Config, corpus: Corpus, user: Settings) -> Choices:
 
     def parts(accumulation: int) -> int:
         asked: int | None = given.get("workers") if device.type == "cpu" else None
+        if config.model.norm_kind == "batch":  # which is of whole batches
+            return 1
         return pick_workers(device, tokens // accumulation) if asked is None else asked
 
     if "accumulation" not in given:

@@ -23,11 +23,15 @@ from transduce.errors import TransduceError
 from transduce.exporting import not_carried
 from transduce.exporting.standalone import check_search, write_scripts
 from transduce.model import DecoderLayer, Transformer
+from transduce.model.layer_types import Mixer
 from transduce.model.transformer import (
     EncoderLayer,
     FeedForward,
+    LayerNorm,
     LearnedPositions,
     MultiHeadAttention,
+    NoPositions,
+    SelfAttention,
     sinusoids,
 )
 from transduce.model_folder import write_file
@@ -38,6 +42,7 @@ CARRIED = frozenset(
         "N_decoder", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "attention_dropout",
         "activation_dropout", "norm_place", "norm_epsilon", "activation", "attention_biases",
         "output_bias", "positions", "max_positions", "tie_embeddings", "scale_embeddings",
+        "window", "kernel", "dilated", "cell",  # of layer types that are not carried
     }
 )  # fmt: skip
 """The keys of [model] whose every value has its place in CTranslate2's format."""
@@ -196,6 +201,8 @@ def specification(model: Transformer, positions: int) -> Any:
         rows = sinusoids(positions, config.d_model)
         if isinstance(place, LearnedPositions):
             rows = place.weight
+        elif isinstance(place, NoPositions):
+            rows = rows.zero_()
         side.position_encodings.encodings = numbers(rows)
     for layer, theirs in zip(model.encoder.layers, spec.encoder.layer, strict=True):
         encoder_layer(theirs, layer, config)
@@ -231,8 +238,9 @@ def decoder_layer(spec: Any, layer: nn.Module, config: ModelConfig) -> None:
     layer_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
 
 
-def self_attention(spec: Any, mixer: MultiHeadAttention, config: ModelConfig) -> None:
+def self_attention(spec: Any, mixer: Mixer, config: ModelConfig) -> None:
     """Fill in attention whose three projections are one product there."""
+    assert isinstance(mixer, SelfAttention)
     joined(spec.linear[0], [mixer.W_Q, mixer.W_K, mixer.W_V], config)
     heads_joined(spec.linear[1], mixer, config)
     scale(spec, config)
@@ -291,8 +299,9 @@ def linear(spec: Any, layer: nn.Linear) -> None:
         spec.bias = numbers(layer.bias)
 
 
-def layer_norm(spec: Any, norm: nn.LayerNorm) -> None:
+def layer_norm(spec: Any, norm: nn.Module) -> None:
     """Fill in gain and bias."""
+    assert isinstance(norm, LayerNorm)
     spec.gamma, spec.beta = numbers(norm.weight), numbers(norm.bias)
 
 

@@ -31,6 +31,7 @@ CARRIED: Final = {
     "source_vocabulary", "target_vocabulary", "joint_vocabulary", "N", "N_encoder", "N_decoder",
     "d_model", "d_ff", "h", "P_drop", "attention_dropout", "activation_dropout", "activation",
     "attention_biases", "output_bias", "max_positions", "tie_embeddings", "scale_embeddings",
+    "window", "kernel", "dilated", "cell",  # of layer types that are not carried
 }  # fmt: skip
 """Fields of the model's configuration that may have any value."""
 ONLY: Final[dict[str, Callable[[ModelConfig], object]]] = {

@@ -49,6 +49,10 @@ CARRIED: dict[str, tuple[str, ...] | None] = {
     "max_positions": None,
     "tie_embeddings": None,
     "scale_embeddings": None,
+    "window": None,  # like the next three, of layer types that are not carried
+    "kernel": None,
+    "dilated": None,
+    "cell": None,
 }
 """The settings of a model that the graphs obey: with these values, or with any."""
 NOT_CARRIED: frozenset[str] = frozenset()

@@ -22,7 +22,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transduce.config import PAD, ModelConfig
+from transduce.config import PAD, LayerType, ModelConfig
+from transduce.model import variants
+from transduce.model.layer_types import Convolution, Mixer, Past, Recurrence, Windows
+from transduce.model.variants import BatchNorm, RMSNorm
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -53,7 +56,14 @@ def attention_weights(
     The softmax is computed in float32 or wider. A query that may look at no key at all gets
     weights of zero, never NaN; therefore hidden scores are the lowest finite number, not −∞.
     """
-    return masked_softmax(Q @ K.transpose(-2, -1) / math.sqrt(Q.size(-1)), mask)
+    return masked_softmax(scores(Q, K), mask)
+
+
+def scores(
+    Q: Float[Tensor, "B h q d_k"], K: Float[Tensor, "B h k d_k"]
+) -> Float[Tensor, "B h q k"]:
+    """Q Kᵀ / √d_k: how well each query and each key fit."""
+    return Q @ K.transpose(-2, -1) / math.sqrt(Q.size(-1))
 
 
 def masked_softmax(
@@ -100,6 +110,10 @@ def attention(
     return attention_weights(Q, K, mask).to(V.dtype) @ V
 
 
+NORMALISERS = {"softmax": masked_softmax} | variants.NORMALISERS
+"""What may make weights of scores, see `ModelConfig.attention_normaliser`."""
+
+
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W_O with head_i = attention(Q W_Q_i, K W_K_i, V W_V_i) (§3.2.2).
 
@@ -116,6 +130,7 @@ class MultiHeadAttention(nn.Module):
         self.W_K = nn.Linear(config.d_model, config.h * config.d_k, biases)
         self.W_V = nn.Linear(config.d_model, config.h * config.d_v, biases)
         self.W_O = nn.Linear(config.h * config.d_v, config.d_model, biases)
+        self.normalise = NORMALISERS[config.attention_normaliser]
         self.weights = nn.Identity()
         self.dropout = Dropout(config.attention_dropout)
 
@@ -138,8 +153,9 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "B q d_model"]:
         """Let every query attend to the given keys and values, and join the heads."""
         P_drop = self.dropout.P_drop if self.training else 0.0
-        if self.weights._forward_hooks or not fused_pays(Q, P_drop):
-            weights = self.dropout(self.weights(attention_weights(Q, K, mask)))
+        fused = self.normalise is masked_softmax and fused_pays(Q, P_drop)
+        if self.weights._forward_hooks or not fused:
+            weights = self.dropout(self.weights(self.normalise(scores(Q, K), mask)))
             heads = weights.to(V.dtype) @ V
         else:
             heads = fused_attention(Q, K, V, mask, P_drop)
@@ -151,6 +167,115 @@ class MultiHeadAttention(nn.Module):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+
+class SelfAttention(MultiHeadAttention):
+    """Every position looks at every other; with `causal`, at itself and those before it."""
+
+    def __init__(self, config: ModelConfig, causal: bool) -> None:
+        super().__init__(config)
+        self.causal = causal
+
+    def mix(
+        self, x: Float[Tensor, "B n d_model"], real: Bool[Tensor, "B n"]
+    ) -> Float[Tensor, "B n d_model"]:
+        """See `Mixer.mix`. Padding stands at the end: `causal` hides it from what is real."""
+        if self.causal:
+            return self(x, x, causal_mask(x.size(1), x.device)[None, None])
+        return self(x, x, real[:, None, None, :])
+
+    def start(self, x: Float[Tensor, "rows n d_model"]) -> Past:
+        """See `Mixer.start`: keys and values, none yet."""
+        return SeenKeys(self._nothing(x))
+
+    def step(
+        self, x: Float[Tensor, "rows 1 d_model"], past: Past, pos: int
+    ) -> tuple[Float[Tensor, "rows 1 d_model"], Past]:
+        """See `Mixer.step`: one more key and value in buffers that double when they are full."""
+        K, V = past.tensors
+        if pos == K.size(2):
+            grow = (0, 0, 0, max(16, pos))
+            K, V = functional.pad(K, grow), functional.pad(V, grow)
+        K[:, :, pos : pos + 1] = self.split(self.W_K(x))
+        V[:, :, pos : pos + 1] = self.split(self.W_V(x))
+        seen = slice(0, pos + 1)
+        attended = self.attend(self.split(self.W_Q(x)), K[:, :, seen], V[:, :, seen], None)
+        return attended, SeenKeys((K, V))
+
+    def _nothing(self, x: Float[Tensor, "rows n d_model"]) -> tuple[Tensor, Tensor]:
+        nothing = x[:, :0]
+        return self.split(self.W_K(nothing)), self.split(self.W_V(nothing))
+
+
+class SeenKeys(Past):
+    """All keys and values so far, in buffers longer than what is filled: rows h capacity d."""
+
+    def select(self, rows: Int[Tensor, " n"]) -> "SeenKeys":
+        """See `Past.select`."""
+        return SeenKeys(super().select(rows).tensors)
+
+    def reorder(self, rows: Int[Tensor, " n"], shared: int, length: int) -> "SeenKeys":
+        """See `Past.reorder`: where most is shared, only the rest is moved, in its place."""
+        if 2 * shared <= length:
+            return self.select(rows)
+        for buffer in self.tensors if shared < length else ():
+            buffer[:, :, shared:length] = buffer[:, :, shared:length].index_select(0, rows)
+        return self
+
+
+class RestrictedAttention(SelfAttention):
+    """Table 1, row 4: a position looks no further than `window` positions.
+
+    Where the weights are recorded, they are computed as a whole: B h n n, zero outside the window.
+    """
+
+    def __init__(self, config: ModelConfig, causal: bool) -> None:
+        super().__init__(config, causal)
+        self.window = config.window
+
+    def mix(
+        self, x: Float[Tensor, "B n d_model"], real: Bool[Tensor, "B n"]
+    ) -> Float[Tensor, "B n d_model"]:
+        """See `Mixer.mix`."""
+        windows = Windows(x.size(1), self.window, self.causal)
+        if self.weights._forward_hooks:
+            return self(x, x, windows.dense(real))
+        Q, K, V = (self.split(W(x)) for W in (self.W_Q, self.W_K, self.W_V))
+        K, V, mask = windows.of_keys(K), windows.of_keys(V), windows.mask(real)
+        return windows.joined(self.attend(windows.of_queries(Q), K, V, mask))
+
+    def start(self, x: Float[Tensor, "rows n d_model"]) -> Past:
+        """See `Mixer.start`."""
+        return Past(self._nothing(x))
+
+    def step(
+        self, x: Float[Tensor, "rows 1 d_model"], past: Past, pos: int
+    ) -> tuple[Float[Tensor, "rows 1 d_model"], Past]:
+        """See `Mixer.step`: the last r keys and values are remembered."""
+        K = torch.cat([past.tensors[0], self.split(self.W_K(x))], dim=2)
+        V = torch.cat([past.tensors[1], self.split(self.W_V(x))], dim=2)
+        attended = self.attend(self.split(self.W_Q(x)), K, V, None)
+        return attended, Past((K[:, :, -self.window :], V[:, :, -self.window :]))
+
+
+def mixer(config: ModelConfig, kind: LayerType, causal: bool, layer: int) -> Mixer:
+    """Return what stands in the place of self-attention (Table 1).
+
+    Args:
+        config: of the model.
+        kind: row of Table 1.
+        causal: whether no position may look ahead, as in the decoder.
+        layer: number of the layer in its stack, from 0.
+    """
+    match kind:
+        case "self-attention":
+            return SelfAttention(config, causal)
+        case "restricted":
+            return RestrictedAttention(config, causal)
+        case "recurrent":
+            return Recurrence(config, causal)
+        case "convolutional":
+            return Convolution(config, causal, layer)
 
 
 def fused_attention(
@@ -272,6 +397,30 @@ class LearnedPositions(nn.Module):
         __call__ = forward
 
 
+class NoPositions(nn.Module):
+    """Adds nothing: what is not told the order must find it out by itself, if it can."""
+
+    def forward(
+        self, x: Float[Tensor, "B q d_model"], start: int = 0
+    ) -> Float[Tensor, "B q d_model"]:
+        """Return the embeddings as they are."""
+        return x
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+def positions(config: ModelConfig) -> nn.Module:
+    """Return what adds the positions to the embeddings of one side."""
+    match config.positions:
+        case "sinusoidal":
+            return SinusoidalPositions(config.d_model)
+        case "learned":
+            return LearnedPositions(config.d_model, config.max_positions)
+        case "none":
+            return NoPositions()
+
+
 class Embedding(nn.Module):
     """A row of the matrix for each id, times √d_model (§3.4)."""
 
@@ -360,6 +509,32 @@ class _Dropped(torch.autograd.Function):
         return (x.contiguous().view(keep.dtype) & keep).view(x.dtype).mul_(scale)
 
 
+# Normalisation (§3.1) ---------------------------------------------------------------------------
+
+
+class LayerNorm(nn.LayerNorm):
+    """Normalise the features of one position to mean 0 and variance 1, then gain and bias.
+
+    Neither other positions nor other sentences have any influence (Ba et al., 2016).
+    """
+
+    def forward(
+        self, x: Float[Tensor, "B q d_model"], real: Bool[Tensor, "B q"] | None = None
+    ) -> Float[Tensor, "B q d_model"]:
+        """Normalise each position."""
+        return super().forward(x)
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm
+NORMS: dict[str, type[Norm]] = {"layer": LayerNorm, "batch": BatchNorm, "rms": RMSNorm}
+"""See `ModelConfig.norm_kind`."""
+
+
+def norm(config: ModelConfig) -> Norm:
+    """Return a norm with gain 1 and, where it has one, bias 0."""
+    return NORMS[config.norm_kind](config.d_model, eps=config.norm_epsilon)
+
+
 class Layer(nn.Module):
     """What both kinds of layer share: Add & Norm around each sub-layer (§3.1)."""
 
@@ -369,17 +544,16 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.P_drop)
 
     def add_and_norm(
-        self, x: Float[Tensor, "B q d_model"], sublayer: Sublayer, norm: nn.LayerNorm
+        self,
+        x: Float[Tensor, "B q d_model"],
+        sublayer: Sublayer,
+        norm: Norm,
+        real: Bool[Tensor, "B q"] | None = None,
     ) -> Float[Tensor, "B q d_model"]:
         """LayerNorm(x + Sublayer(x)), the paper's; with `pre`, x + Sublayer(LayerNorm(x))."""
         if self.norm_place == "pre":
-            return x + self.dropout(sublayer(norm(x)))
-        return norm(x + self.dropout(sublayer(x)))
-
-
-def layer_norm(config: ModelConfig) -> nn.LayerNorm:
-    """Normalise the features of one position to mean 0 and variance 1, then gain and bias."""
-    return nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+            return x + self.dropout(sublayer(norm(x, real)))
+        return norm(x + self.dropout(sublayer(x)), real)
 
 
 # Encoder and decoder stacks (§3.1, figure 1) ----------------------------------------------------
@@ -388,21 +562,21 @@ def layer_norm(config: ModelConfig) -> nn.LayerNorm:
 class EncoderLayer(Layer):
     """Figure 1, left: self-attention, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, number: int) -> None:
         super().__init__(config)
-        self.self_attention = MultiHeadAttention(config)
-        self.self_attention_norm = layer_norm(config)
+        self.self_attention = mixer(config, config.encoder_layer_type, False, number)
+        self.self_attention_norm = norm(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = layer_norm(config)
+        self.feed_forward_norm = norm(config)
 
     def forward(
-        self, x: Float[Tensor, "B S d_model"], src_mask: Bool[Tensor, "B 1 1 S"]
+        self, x: Float[Tensor, "B S d_model"], real: Bool[Tensor, "B S"]
     ) -> Float[Tensor, "B S d_model"]:
-        """Every source position looks at every other."""
+        """Every source position looks at every other that is `real`, not padding."""
         x = self.add_and_norm(
-            x, lambda x: self.self_attention(x, x, src_mask), self.self_attention_norm
+            x, lambda x: self.self_attention.mix(x, real), self.self_attention_norm, real
         )
-        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm, real)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -412,12 +586,11 @@ class EncoderLayer(Layer):
 class LayerState:
     """What one decoder layer remembers between steps.
 
-    Keys and values of the target tokens so far, one row per hypothesis (rows = B · beam), in
-    buffers that are longer than what is filled; keys and values of the memory, one per sentence.
+    What its mixer remembers of the target tokens so far, a row for each hypothesis (there are
+    B · beam); keys and values of the memory, one per sentence.
     """
 
-    K: Float[Tensor, "rows h capacity d_k"]
-    V: Float[Tensor, "rows h capacity d_v"]
+    past: Past
     memory_K: Float[Tensor, "B h S d_k"]
     memory_V: Float[Tensor, "B h S d_v"]
 
@@ -425,58 +598,64 @@ class LayerState:
 class DecoderLayer(Layer):
     """Figure 1, right: masked self-attention, attention over the memory, feed-forward."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, number: int) -> None:
         super().__init__(config)
-        self.self_attention = MultiHeadAttention(config)
-        self.self_attention_norm = layer_norm(config)
+        self.self_attention = mixer(config, config.decoder_layer_type, True, number)
+        self.self_attention_norm = norm(config)
         self.cross_attention = MultiHeadAttention(config)
-        self.cross_attention_norm = layer_norm(config)
+        self.cross_attention_norm = norm(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = layer_norm(config)
+        self.feed_forward_norm = norm(config)
 
     def forward(
         self,
         x: Float[Tensor, "B T d_model"],
         memory: Float[Tensor, "B S d_model"],
-        tgt_mask: Bool[Tensor, "#B 1 T T"],
+        real: Bool[Tensor, "B T"],
         src_mask: Bool[Tensor, "B 1 1 S"],
     ) -> Float[Tensor, "B T d_model"]:
         """Every target position looks at itself, at those before it, and at the whole source."""
         x = self.add_and_norm(
-            x, lambda x: self.self_attention(x, x, tgt_mask), self.self_attention_norm
+            x, lambda x: self.self_attention.mix(x, real), self.self_attention_norm, real
         )
         x = self.add_and_norm(
-            x, lambda x: self.cross_attention(x, memory, src_mask), self.cross_attention_norm
+            x, lambda x: self.cross_attention(x, memory, src_mask), self.cross_attention_norm, real
         )
-        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm, real)
+
+    def start(self, memory: Float[Tensor, "B S d_model"]) -> LayerState:
+        """Return the state before the first target token."""
+        mixer = self.cross_attention
+        memory_K, memory_V = mixer.split(mixer.W_K(memory)), mixer.split(mixer.W_V(memory))
+        past = self.self_attention.start(memory)
+        return LayerState(past, memory_K.contiguous(), memory_V.contiguous())
 
     def step(
         self,
         x: Float[Tensor, "B beam d_model"],
-        layer: LayerState,
+        state: LayerState,
         pos: int,
         src_mask: Bool[Tensor, "B 1 1 S"],
-    ) -> Float[Tensor, "B beam d_model"]:
-        """`forward` for the one new position `pos` of every hypothesis, filling in its state."""
+    ) -> tuple[Float[Tensor, "B beam d_model"], LayerState]:
+        """`forward` for the one new position `pos` of every hypothesis; return the new state."""
+        past = state.past
 
         def self_attention(x: Tensor) -> Tensor:
+            nonlocal past
             rows = x.flatten(0, 1)[:, None]  # B beam d_model -> rows 1 d_model
-            mixer = self.self_attention
-            layer.K[:, :, pos : pos + 1] = mixer.split(mixer.W_K(rows))
-            layer.V[:, :, pos : pos + 1] = mixer.split(mixer.W_V(rows))
-            past, Q = slice(0, pos + 1), mixer.split(mixer.W_Q(rows))
-            attended = mixer.attend(Q, layer.K[:, :, past], layer.V[:, :, past], None)
-            return attended.view(x.shape)
+            mixed, past = self.self_attention.step(rows, past, pos)
+            return mixed.view(x.shape)
 
         def cross_attention(x: Tensor) -> Tensor:
             # The hypotheses of a sentence are so many queries to the same keys and values.
             mixer = self.cross_attention
             Q = mixer.split(mixer.W_Q(x))
-            return mixer.attend(Q, layer.memory_K, layer.memory_V, src_mask)
+            return mixer.attend(Q, state.memory_K, state.memory_V, src_mask)
 
         x = self.add_and_norm(x, self_attention, self.self_attention_norm)
         x = self.add_and_norm(x, cross_attention, self.cross_attention_norm)
-        return self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+        x = self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+        return x, replace(state, past=past)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -487,16 +666,17 @@ class Encoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.N_encoder))
-        self.norm = layer_norm(config) if config.norm_place == "pre" else None
+        self.layers = nn.ModuleList(EncoderLayer(config, i) for i in range(config.N_encoder))
+        self.norm = norm(config) if config.norm_place == "pre" else None
 
     def forward(
         self, x: Float[Tensor, "B S d_model"], src_mask: Bool[Tensor, "B 1 1 S"]
     ) -> Float[Tensor, "B S d_model"]:
         """Return the memory."""
+        real = src_mask[:, 0, 0]
         for layer in self.layers:
-            x = layer(x, src_mask)
-        return x if self.norm is None else self.norm(x)
+            x = layer(x, real)
+        return x if self.norm is None else self.norm(x, real)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -507,20 +687,20 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.N_decoder))
-        self.norm = layer_norm(config) if config.norm_place == "pre" else None
+        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.N_decoder))
+        self.norm = norm(config) if config.norm_place == "pre" else None
 
     def forward(
         self,
         x: Float[Tensor, "B T d_model"],
         memory: Float[Tensor, "B S d_model"],
-        tgt_mask: Bool[Tensor, "#B 1 T T"],
+        real: Bool[Tensor, "B T"],
         src_mask: Bool[Tensor, "B 1 1 S"],
     ) -> Float[Tensor, "B T d_model"]:
         """Return what the output layer turns into logits."""
         for layer in self.layers:
-            x = layer(x, memory, tgt_mask, src_mask)
-        return x if self.norm is None else self.norm(x)
+            x = layer(x, memory, real, src_mask)
+        return x if self.norm is None else self.norm(x, real)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -551,16 +731,13 @@ class DecoderState:
         rows, sentences = origin.flatten(), origin[:, 0] // self.beam
         layers, src_mask, length = self.layers, self.src_mask, self.length
         all_stay = in_place(sentences, len(src_mask))
-        if all_stay and origin.size(1) == self.beam and 2 * shared > length:
-            # What is shared need not move: in greedy search, nothing.
-            for layer in layers if shared < length else ():
-                for buffer in (layer.K, layer.V):
-                    buffer[:, :, shared:length] = buffer[:, :, shared:length].index_select(0, rows)
-        elif not in_place(rows, len(layers[0].K)):
-            layers = tuple(
-                replace(layer, K=layer.K.index_select(0, rows), V=layer.V.index_select(0, rows))
-                for layer in layers
-            )
+        if not in_place(rows, len(src_mask) * self.beam):
+            same_shape = all_stay and origin.size(1) == self.beam
+
+            def moved(past: Past) -> Past:
+                return past.reorder(rows, shared, length) if same_shape else past.select(rows)
+
+            layers = tuple(replace(layer, past=moved(layer.past)) for layer in layers)
         if not all_stay:
             layers = tuple(
                 replace(
@@ -572,20 +749,6 @@ class DecoderState:
             )
             src_mask = src_mask.index_select(0, sentences)
         return DecoderState(layers, src_mask, beam=origin.size(1), length=length)
-
-    def with_room(self) -> "DecoderState":
-        """Return the state with room for one more token, in buffers of doubled length if full."""
-        capacity = self.layers[0].K.size(2)
-        if self.length < capacity:
-            return self
-        grow = (0, 0, 0, max(16, capacity))
-        return replace(
-            self,
-            layers=tuple(
-                replace(layer, K=functional.pad(layer.K, grow), V=functional.pad(layer.V, grow))
-                for layer in self.layers
-            ),
-        )
 
 
 def in_place(origin: Int[Tensor, " n"], count: int) -> bool:
@@ -602,15 +765,7 @@ class Transformer(nn.Module):
         self.source_embedding = Embedding(config.source_vocabulary, config)
         self.target_embedding = Embedding(config.target_vocabulary, config)
         self.output = nn.Linear(config.d_model, config.target_vocabulary, config.output_bias)
-        if config.positions == "learned":
-            self.source_positions: nn.Module = LearnedPositions(
-                config.d_model, config.max_positions
-            )
-            self.target_positions: nn.Module = LearnedPositions(
-                config.d_model, config.max_positions
-            )
-        else:
-            self.source_positions = self.target_positions = SinusoidalPositions(config.d_model)
+        self.source_positions, self.target_positions = positions(config), positions(config)
         self.dropout = Dropout(config.P_drop)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
@@ -632,11 +787,13 @@ class Transformer(nn.Module):
         Biases 0, gains 1.
         """
         for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                continue  # running means
             if "embedding" in name or "positions" in name:
                 nn.init.normal_(parameter, std=self.config.d_model**-0.5)
             elif parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-            elif name.endswith("bias"):
+            elif "bias" in name:
                 nn.init.zeros_(parameter)
 
     def forward(
@@ -675,21 +832,19 @@ class Transformer(nn.Module):
         Padding stands after the target, so the causal mask hides it from every real position.
         """
         x = self.target_positions(self.target_embedding(tgt_in))
-        tgt_mask = causal_mask(tgt_in.size(1), tgt_in.device)[None, None]
-        return self.decoder(self.dropout(x), memory, tgt_mask, src_mask)
+        return self.decoder(self.dropout(x), memory, tgt_in != PAD, src_mask)
 
     def start(self, src: Int[Tensor, "B S"]) -> DecoderState:
         """Encode the source and return the state before the first target token."""
         src_mask = padding_mask(src)
         memory = self.encode(src, src_mask)
-        layers = []
+        layers = tuple(layer.start(memory) for layer in self._decoder_layers())
+        return DecoderState(layers, src_mask, beam=1, length=0)
+
+    def _decoder_layers(self) -> Iterator[DecoderLayer]:
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
-            mixer = layer.cross_attention
-            memory_K, memory_V = mixer.split(mixer.W_K(memory)), mixer.split(mixer.W_V(memory))
-            K, V = memory_K[:, :, :0], memory_V[:, :, :0]  # nothing seen yet
-            layers.append(LayerState(K, V, memory_K.contiguous(), memory_V.contiguous()))
-        return DecoderState(tuple(layers), src_mask, beam=1, length=0)
+            yield layer
 
     def step(
         self, tokens: Int[Tensor, "B beam"], state: DecoderState
@@ -698,16 +853,15 @@ class Transformer(nn.Module):
 
         The same numbers as the last position of `forward`, at the cost of one position.
         """
-        state = state.with_room()
         x = self.target_embedding(tokens.reshape(-1, 1))
         x = self.target_positions(x, start=state.length).view(*tokens.shape, -1)
-        x = self.dropout(x)
-        for layer, layer_state in zip(self.decoder.layers, state.layers, strict=True):
-            assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, layer_state, state.length, state.src_mask)
+        x, layers = self.dropout(x), []
+        for layer, before in zip(self._decoder_layers(), state.layers, strict=True):
+            x, after = layer.step(x, before, state.length, state.src_mask)
+            layers.append(after)
         if self.decoder.norm is not None:
             x = self.decoder.norm(x)
-        return self.output(x), replace(state, length=state.length + 1)
+        return self.output(x), replace(state, layers=tuple(layers), length=state.length + 1)
 
     if TYPE_CHECKING:
         __call__ = forward
