@@ -3,6 +3,7 @@
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import transduce
 from tests.conftest import letters_recipe
 from tests.test_checkpoint import Marker
 from transduce.assembly import card, check_lengths
-from transduce.config import Settings, parse
+from transduce.config import Settings, merge, parse
 from transduce.data.corpus import Corpus
 from transduce.errors import TransduceError, UsageError
 from transduce.experiment import train
@@ -188,3 +189,61 @@ def test_a_prepared_corpus_is_all_that_training_needs(recipe: Settings, tmp_path
     assert any("used as it is" in line for line in said)
     assert not (tmp_path / "run" / "corpus").exists()
     assert len(transduce.load(tmp_path / "run").translate(["ab"])) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoder_layer_type": "restricted", "decoder_layer_type": "restricted", "window": 1},
+        {"encoder_layer_type": "recurrent", "decoder_layer_type": "recurrent", "cell": "gru"},
+        {"encoder_layer_type": "recurrent", "decoder_layer_type": "self-attention"},
+        {"encoder_layer_type": "convolutional", "decoder_layer_type": "convolutional"},
+        {"norm_kind": "batch"},
+        {"attention_normaliser": "sparsemax"},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_other_parts_train_resume_average_and_translate(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Stopped and resumed equals undisturbed, bit for bit; what comes out is the best engine's."""
+    recipe = merge(letters_recipe(tmp_path, steps=6, every=2), {"model": changes})
+    slow: Settings = {"average": 2, "keep": 5, "schedule": "paper", "warmup_steps": 9}
+    recipe = merge(recipe, {"training": slow})
+    said: list[str] = []
+    train(recipe, tmp_path / "whole", say=said.append)
+    assert any("departures" in line and next(iter(changes)) in line for line in said)
+    train(recipe, tmp_path / "halves", assignments=["training.steps=4"])
+    train(recipe, tmp_path / "halves", resume=True, assignments=["training.steps=6"])
+    for last in ("checkpoints/step-6", "model"):
+        whole, halves = (
+            read_tensors(tmp_path / name / last / "model.safetensors")
+            for name in ("whole", "halves")
+        )
+        assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    translator = transduce.load(tmp_path / "whole")
+    (translation,) = translator.translate(["abc"])
+    (scored,) = translator.score([("abc", translation.text)])
+    assert translation.hypotheses[0].log_probability == pytest.approx(
+        scored.log_probability, abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("decoding", [{"beta": 0.2}, {"min_length": 1}, {"no_repeat": 3}])
+def test_what_the_fast_engine_cannot_do_is_no_error_at_the_end(
+    decoding: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = merge(letters_recipe(tmp_path, steps=2, every=2), {"decoding": decoding})
+    assert transduce.train(recipe, out=tmp_path / "run") == "finished"
+
+
+def test_an_engine_that_will_not_know_the_model_is_refused_before_anything_is_done(
+    tmp_path: Path,
+) -> None:
+    recipe = merge(
+        letters_recipe(tmp_path, steps=2, every=2),
+        {"decoding": {"engine": "ctranslate2"}, "model": {"attention_normaliser": "sparsemax"}},
+    )
+    with pytest.raises(UsageError, match="attention_normaliser = sparsemax"):
+        transduce.train(recipe, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "corpus").exists()

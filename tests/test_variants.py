@@ -37,6 +37,13 @@ def test_sparsemax_of_two_scores_by_hand() -> None:
     assert first.tolist() == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_nan_stays_nan(name: str) -> None:
+    """So that the training that it comes from can say so."""
+    scores = torch.tensor([[[[1.0, float("nan"), 2.0]]]])
+    assert NORMALISERS[name](scores, None).isnan().any()
+
+
 def test_relu_takes_the_mean_over_the_keys_that_may_be_seen() -> None:
     scores = torch.tensor([[[[2.0, -1.0, 3.0, 5.0]]]])
     mask = torch.tensor([[[[True, True, True, False]]]])

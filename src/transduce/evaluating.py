@@ -107,7 +107,7 @@ def judge_int8(folder: Path, asked: Items, say: Say) -> Verdict | None:
         asked: what is translated.
         say: is told.
     """
-    settings: Settings = {"decoding": {"engine": "auto", "precision": "int8"}}
+    settings: Settings = {"decoding": {"engine": "auto", "precision": "auto"}}
     if choose([folder], settings).engine != "ctranslate2" or "int8" not in offered():
         return None
     found = {}

@@ -34,7 +34,7 @@ def masked_sparsemax(
     z = below_maximum(scores, mask, 1.0)
     ordered = z.sort(dim=-1, descending=True).values
     sums, k = ordered.cumsum(dim=-1), torch.arange(1, z.size(-1) + 1).to(z)
-    support = (1 + k * ordered > sums).sum(dim=-1, keepdim=True)
+    support = (1 + k * ordered > sums).sum(dim=-1, keepdim=True).clamp_min(1)  # 0 of NaN alone
     tau = (sums.gather(-1, support - 1) - 1) / support
     P = torch.relu(z - tau)  # its gradient on the support S is dP − mean over S of dP, as it must
     return P if mask is None else P.masked_fill(~mask, 0.0)
