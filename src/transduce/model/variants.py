@@ -1,5 +1,6 @@
 """What may stand in the place of the paper's softmax and LayerNorm, to compare with."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -54,7 +55,9 @@ def masked_entmax(
         raise UsageError(
             "model.attention_normaliser = 'entmax' needs the extra: pip install 'transduce[entmax]'"
         ) from None
-    P: Tensor = entmax15(below_maximum(scores, mask, 2.0), dim=-1)
+    z = below_maximum(scores, mask, 2.0)
+    P: Tensor = entmax15(z.nan_to_num(), dim=-1)  # which cannot do NaN
+    P = P.masked_fill(z.isnan(), math.nan)
     return P if mask is None else P.masked_fill(~mask, 0.0)
 
 
