@@ -12,7 +12,7 @@ ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "marian", "exporting",
     "decoding", "importing", "evaluation", "evaluating", "choices", "fine_tuning", "preparing",
     "translating", "augmenting", "delivering", "advice", "fitting", "pricing", "assembly",
-    "experiment", "quickstart", "cli", "__main__",
+    "experiment", "inspection", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
@@ -54,6 +54,14 @@ WITHIN = {
         "translator",
     ],
     "evaluation": ["error_rates", "metrics", "parity"],
+    "inspection": [
+        "study",
+        "explanation",
+        "layer_costs",
+        "positions",
+        "norms",
+        "ablation",
+    ],
     "model": ["transformer"],
 }
 FILES = sorted(path for path in ROOT.rglob("*.py"))
