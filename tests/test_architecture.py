@@ -58,6 +58,8 @@ WITHIN = {
         "study",
         "explanation",
         "layer_costs",
+        "layers",
+        "toy",
         "positions",
         "norms",
         "ablation",

@@ -42,6 +42,9 @@ OPTIONS = {
     "average": {"RUN", "--last", "--best", "--out"},
     "prepare": {"RECIPE", "--out", "--set"},
     "import": {"FOLDER", "--out"},
+    "compare layers": {"--lengths", "--d", "--out", "--json"},
+    "compare positions": {"--updates", "--seed", "--out", "--json"},
+    "compare norms": {"--updates", "--seed", "--out", "--json"},
     "data report": {
         "PAIRS", "--valid", "--test", "--format", "--columns", "--languages", "--out", "--json",
         "--set",

@@ -6,7 +6,7 @@ Data goes to stdout, everything else to stderr. torch is imported only when a ve
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from transduce.errors import TransduceError, UsageError
 if TYPE_CHECKING:
     from transduce.config import Source
     from transduce.decoding.outputs import Translation
+    from transduce.inspection.study import Study
 
 HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinary machine.
 
@@ -33,9 +34,15 @@ DATA_HELP = (
     """Look at pairs before training: what there is, what is wrong with it, and how to divide it."""
 )
 
+COMPARE_HELP = (
+    """Put parts of the Transformer beside what could stand in their place, and measure."""
+)
+
 app = App(name="transduce", help=HELP, version=__version__, help_format="plaintext")
 data = App(name="data", help=DATA_HELP, help_format="plaintext")
 app.command(data)
+compare = App(name="compare", help=COMPARE_HELP, help_format="plaintext")
+app.command(compare)
 
 Pairs = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
 Columns = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
@@ -44,6 +51,8 @@ OptionalPairs = Annotated[list[str] | None, Parameter(consume_multiple=True, neg
 Assignments = Annotated[list[str] | None, Parameter(name="--set", negative=())]
 Texts = Annotated[list[str] | None, Parameter(negative=())]
 Models = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
+Lengths = Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())]
+Tell = Callable[[str], None]
 Flag = Annotated[bool, Parameter(negative=())]
 
 
@@ -640,6 +649,93 @@ def import_(folder: Path, /, *, out: Path) -> None:
 
     import_marian(folder, out, say)
     print(out)
+
+
+@compare.command
+def layers(
+    *,
+    lengths: Lengths = None,
+    d: int = 64,
+    out: Path | None = None,
+    json: Path | None = None,
+) -> None:
+    """Compare the layer types of Table 1: operations, path lengths, time and memory.
+
+    Takes a minute or two on an idle machine; whatever else runs on it disturbs the times.
+
+    Args:
+        lengths: numbers of positions, n; 16 to 4,096 unless given.
+        d: width of the layers whose length varies.
+        out: write the study as a page (HTML) here.
+        json: write its numbers as JSON here.
+    """
+    wrong = next((f"--lengths {n}" for n in lengths or () if n < 1), None)
+    if wrong or d < 1:
+        raise UsageError(f"{wrong or f'--d {d}'}: must be at least 1")
+    from transduce.inspection import layers as subject
+
+    given = {"lengths": sorted(set(lengths))} if lengths else {}
+    show_study(lambda tell: subject.study(d=d, tell=tell, **given), out, json)
+
+
+@compare.command
+def positions(
+    *, updates: int = 1000, seed: int = 1, out: Path | None = None, json: Path | None = None
+) -> None:
+    """Compare sinusoids, learned positions and none beyond the length that was trained.
+
+    Args:
+        updates: how long each of three small models is trained.
+        seed: decides weights and letters.
+        out: write the study as a page (HTML) here.
+        json: write its numbers as JSON here.
+    """
+    from transduce.inspection import positions as subject
+
+    at_least_one_update(updates)
+    show_study(lambda tell: subject.study(updates, seed, tell), out, json)
+
+
+@compare.command
+def norms(
+    *, updates: int = 300, seed: int = 1, out: Path | None = None, json: Path | None = None
+) -> None:
+    """Compare norms: the same sentences alone, in company, and among longer ones.
+
+    Args:
+        updates: how long each of three small models is trained.
+        seed: decides weights and letters.
+        out: write the study as a page (HTML) here.
+        json: write its numbers as JSON here.
+    """
+    from transduce.inspection import norms as subject
+
+    at_least_one_update(updates)
+    show_study(lambda tell: subject.study(updates, seed, tell), out, json)
+
+
+def at_least_one_update(updates: int) -> None:
+    """Refuse a training of nothing."""
+    if updates < 1:
+        raise UsageError(f"--updates {updates}: must be at least 1")
+
+
+def show_study(make: "Callable[[Tell], Study]", out: Path | None, json: Path | None) -> None:
+    """Make a study, saying how far it is; print it, and write it where it is asked for."""
+    from transduce.inspection.study import printed, write_json, write_page
+
+    for path in (out, json):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+    with Console(stderr=True).status("starting") as status:
+        study = make(lambda line: status.update(line))
+    for line in printed(study):
+        print(line)
+    if out is not None:
+        write_page(study, out)
+        say(f"the study as a page: {out}")
+    if json is not None:
+        write_json(study, json)
 
 
 def files_of(parts: Mapping[str, Sequence[str] | None]) -> dict[str, Any]:

@@ -255,8 +255,8 @@ class ModelConfig(Section):
     kernel: int = Field(default=3, ge=2)
     """k of convolutions: inputs to each output; odd in the encoder, where they stand around it."""
     dilated: bool = False
-    """Inputs of convolutions lie k^i positions apart in layer i = 0, 1, ... instead of side by
-    side."""
+    """Inputs of convolutions lie k^i positions apart in layer i = 0, 1, ... of the decoder, and
+    ((k + 1) / 2)^i in the encoder, instead of side by side."""
     cell: Literal["lstm", "gru"] = "lstm"
     """What recurrent layers compute at each position."""
     attention_normaliser: Literal["softmax", "relu", "sparsemax", "entmax"] = "softmax"

@@ -11,7 +11,6 @@ when no better one can follow (docs/results.md has how often that matters).
 import json
 import math
 import os
-import platform
 import shutil
 import tempfile
 import threading
@@ -32,6 +31,7 @@ from transduce.decoding.search import NEVER, Hypothesis, Penalty
 from transduce.errors import TransduceError, UsageError
 from transduce.exporting.ctranslate2 import convert, library, positions_needed, refused
 from transduce.model_folder import load_model, weights_digest, write_file
+from transduce.training.machine import processor
 
 FOLDER, MADE_FROM, MEASURED = "ctranslate2", "made-from.json", "measured.json"
 """The converted model beside the weights, and what is noted in it."""
@@ -293,7 +293,7 @@ class CTranslate2Engine:
 
     def _key(self) -> str:
         return (
-            f"{_processor()}, {torch.get_num_threads()} threads, {self.precision}, "
+            f"{processor()}, {torch.get_num_threads()} threads, {self.precision}, "
             f"beam {self.beam_size}"
         )
 
@@ -339,17 +339,6 @@ def _best(outputs: Sequence[Hypothesis], wanted: Wanted) -> list[Hypothesis]:
     for one in finished or order[:1]:
         distinct.setdefault(wanted.same(one.tokens), one)
     return list(distinct.values())[: wanted.n_best]
-
-
-def _processor() -> str:
-    """Return what this machine's processor calls itself."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def obstacles(config: Config) -> list[str]:

@@ -145,6 +145,15 @@ def width_of_convolution(config: ModelConfig) -> int:
     return max(1, round(budget(config) / (config.d_model * (2 * config.kernel + 1))))
 
 
+def reach(config: ModelConfig, causal: bool) -> int:
+    """Return how many inputs an output sees to its left, itself included.
+
+    So far apart are the inputs of each dilated layer from those of the layer before: then every
+    distance is a sum of steps in one direction, never beyond an end, and there are no gaps.
+    """
+    return config.kernel if causal else (config.kernel + 1) // 2
+
+
 class Convolution(nn.Module):
     """(A ⊙ σ(B)) W_O, with A and B sums over the k inputs around a position, or up to it.
 
@@ -156,7 +165,7 @@ class Convolution(nn.Module):
         super().__init__()
         c = width_of_convolution(config)
         self.causal = causal
-        self.apart = config.kernel**layer if config.dilated else 1
+        self.apart = reach(config, causal) ** layer if config.dilated else 1
         self.span = (config.kernel - 1) * self.apart
         self.W = nn.Linear(config.kernel * config.d_model, 2 * c)
         self.W_O = nn.Linear(c, config.d_model, bias=False)

@@ -106,3 +106,14 @@ def memory_of(device: torch.device) -> int:
         except (OSError, ValueError):  # no such file, or "max"
             continue
     return memory
+
+
+def processor() -> str:
+    """Return what this machine's processor calls itself."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
