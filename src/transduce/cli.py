@@ -5,6 +5,7 @@ Data goes to stdout, everything else to stderr. torch is imported only when a ve
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -357,6 +358,7 @@ def translate(
     from transduce.decoding.engines import Detail
     from transduce.decoding.requests import Request, read_requests
     from transduce.translating import (
+        check_output,
         count_lines,
         dependence,
         destination,
@@ -364,6 +366,8 @@ def translate(
         translate_file,
     )
 
+    if output is not None:
+        check_output(output, [input])
     changes = [*(set or ())]
     changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
     changes += [f"decoding.alpha={alpha}"] if alpha is not None else []
@@ -481,10 +485,14 @@ def evaluate(
     from transduce.data.files import open_text
     from transduce.evaluating import System, evaluate_system, items_to_score
     from transduce.model_folder import write_file
+    from transduce.translating import check_output
 
+    for file in (output, json):
+        if file is not None:
+            check_output(file, [*test, *(references or ())])
     changes = [*(set or ())]
     if metrics is not None:
-        changes.append(f"evaluation.metrics={metrics.split(',')}")
+        changes.append(f"evaluation.metrics={re.split(', *', metrics)}")
     if bleu_tokenize is not None:
         changes.append(f"evaluation.bleu_tokenize='{bleu_tokenize}'")
     system = System.find([model, *(ensemble or ())], with_changes(changes))
@@ -556,7 +564,7 @@ def augment(
 
     Args:
         model: a model folder or a run.
-        out: the file to write; its name should end in .jsonl.
+        out: the file to write; its name must end in .jsonl.
         distill: training pairs, whose targets the model's outputs replace.
         back: a text file of sentences in the language that MODEL reads. What it makes of them
             become sources, they themselves targets, for a model of the other direction.
@@ -676,11 +684,26 @@ INTERRUPTED = 130  # the shell's status for a program that Ctrl-C ended
 
 
 def with_changes(assignments: Iterable[str]) -> Settings:
-    """Return what to lay over the settings of a model that is used, not trained."""
-    from transduce.config import from_assignments
+    """Return what to lay over the settings of a model that is used, not trained.
 
+    Raises:
+        UsageError: for a setting that does not exist, or that the model was made with.
+    """
+    from transduce.config import Reading, from_assignments
+
+    assignments = list(assignments)
+    changes = from_assignments(assignments)
+    for assignment in assignments:
+        section, _, key = assignment.partition("=")[0].strip().partition(".")
+        reading = section == "data" and key in Reading.model_fields
+        if not reading and section not in ("decoding", "evaluation", "device"):
+            raise UsageError(
+                f"--set {assignment}: a model that is there keeps its [{section}]; what can be "
+                "changed are [decoding], [evaluation], device and, for how pairs are read, "
+                f"data.{', data.'.join(Reading.model_fields)}"
+            )
     as_usual = {"data": {"format": None, "columns": None, "header": None}}  # of training's files
-    return merge(as_usual, from_assignments(assignments))
+    return merge(as_usual, changes)
 
 
 def command_name() -> str:
@@ -711,5 +734,12 @@ def main() -> None:
         status = 1
     except OSError as error:
         say(f"transduce: {error.filename or ''} {error.strerror or error}".replace("  ", " "))
+        status = 1
+    except (MemoryError, RuntimeError) as error:
+        from transduce.training.gradients import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        say("transduce: not enough memory: smaller batches, beams or limits need less")
         status = 1
     sys.exit(status or 0)
