@@ -331,6 +331,25 @@ def test_too_little_memory(
         assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("transduce.decoding.engines.TorchEngine.search", stop)
+    done = run("translate", model, "--engine", "torch", stdin="ab\n")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[-1] == "transduce: interrupted"
+
+
+def test_help_fills_its_lines(run: Run) -> None:
+    """The source's ends of lines are none on a terminal of another width."""
+    text = run("export", "--help").stdout
+    assert "What the engine cannot compute is refused by its name. The export is loaded" in text
+    assert "again and compared with the torch engine: log-probabilities of given pairs," in text
+    lists = [line for verb in OPTIONS for line in run(*verb.split(), "--help").stdout.split("\n")]
+    assert not any("•" in line for line in [*lists, *run("--help").stdout.split("\n")])
+
+
 def test_average(run: Run, model: Path, tmp_path: Path) -> None:
     done = run("average", model, "--last", "2", "--out", tmp_path / "mean")
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "mean"))

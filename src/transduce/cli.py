@@ -26,16 +26,22 @@ HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinar
 
 MODEL is a model folder or a run. RECIPE is a TOML file, the name of a recipe of the package, or a
 prepared corpus. PAIRS is one file with both sides (TSV, CSV, JSONL, Parquet, TMX, XLIFF, PO, MO) or
-two aligned text files: plain or compressed, a member of a zip archive (pairs.zip/de.tsv), a URL, or
-- for standard input. --set section.key=value changes any knob of a recipe.
+two aligned text files: plain or compressed, a member of a zip archive (pairs.zip/de.tsv), a URL,
+or - for standard input. --set section.key=value changes any knob of a recipe.
 """
 
 DATA_HELP = (
     """Look at pairs before training: what there is, what is wrong with it, and how to divide it."""
 )
 
-app = App(name="transduce", help=HELP, version=__version__, help_format="plaintext")
-data = App(name="data", help=DATA_HELP, help_format="plaintext")
+app = App(
+    name="transduce",
+    help=HELP,
+    version=__version__,
+    help_format="markdown",
+    suppress_keyboard_interrupt=False,  # ours says so
+)
+data = App(name="data", help=DATA_HELP, help_format="markdown")
 app.command(data)
 
 Pairs = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
@@ -417,7 +423,7 @@ def score(
 
     Args:
         model: a model folder or a run.
-        pairs: the pairs to score.
+        pairs: the pairs to score: one file with both sides, or two aligned text files.
         format: text, one number a line; or jsonl with the tokens.
         set: change a setting of [decoding] or, for how the pairs are read, [data], e.g.
             --set 'data.columns=["en", "de"]'; may be repeated.
@@ -468,7 +474,7 @@ def evaluate(
 
     Args:
         model: a model folder or a run; or a text file of outputs, one a line.
-        test: the test pairs.
+        test: the test pairs: one file with both sides, or two aligned text files.
         references: text files of more right answers, a line for each pair.
         baseline: another model, or a text file of its outputs: is the difference more than chance?
         metrics: names joined by commas: bleu, chrf, ter, wer, per, exact, word_edits.
@@ -565,7 +571,8 @@ def augment(
     Args:
         model: a model folder or a run.
         out: the file to write; its name must end in .jsonl.
-        distill: training pairs, whose targets the model's outputs replace.
+        distill: training pairs (one file with both sides, or two aligned text files), whose
+            targets the model's outputs replace.
         back: a text file of sentences in the language that MODEL reads. What it makes of them
             become sources, they themselves targets, for a model of the other direction.
         beam_size: hypotheses kept per sentence; 1 is greedy search.
@@ -609,7 +616,8 @@ def export(
             (MarianMTModel of transformers).
         out: the folder to write.
         quantization: float32; for ctranslate2 also int8 or int8_float32.
-        test: test pairs to translate with both, and to score the outputs with.
+        test: test pairs (one file with both sides, or two aligned text files) to translate with
+            both, and to score the outputs with.
         sentences: instead, a text file of sentences to translate with both.
         set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data],
             that the export is to have; may be repeated.
@@ -729,6 +737,9 @@ def main() -> None:
     except KeyboardInterrupt:
         say("transduce: interrupted")
         status = INTERRUPTED
+    except UnicodeEncodeError as error:
+        say(f"transduce: {error.object[error.start :][:1]!r} is no UTF-8: rename what is called so")
+        status = 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing to report
         status = 1
