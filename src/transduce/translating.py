@@ -122,7 +122,7 @@ class Journal(Destination):
     def _other(self, what: str) -> UsageError:
         return UsageError(
             f"{self.output.parent / self.file.name} holds a part of a translation {what}: move it "
-            f"away together with {self.path.name}, or give another --output"
+            f"away together with {self.path.name}, or give the output another name"
         )
 
 
