@@ -91,6 +91,18 @@ def test_it_goes_on_where_it_stopped(
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
+def test_what_is_read_is_not_written_over(run: Path, write: Write, tmp_path: Path) -> None:
+    given = write("given.jsonl", '{"src": "ab", "tgt": "A B"}\n')
+    (tmp_path / "same.jsonl").symlink_to(given)
+    for out in (given, tmp_path / "same.jsonl"):
+        with pytest.raises(UsageError, match="is what is read"):
+            augment(run, "distilled", [str(given)], out, EXACT, quiet)
+    for name in ("made.tsv", "made"):  # which training would read as something else
+        with pytest.raises(UsageError, match=r"must end in \.jsonl"):
+            augment(run, "distilled", [str(given)], tmp_path / name, EXACT, quiet)
+    assert {path.name for path in tmp_path.iterdir()} == {"given.jsonl", "same.jsonl"}
+
+
 def test_another_kind_is_not_continued(
     run: Path, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

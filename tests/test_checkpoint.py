@@ -258,6 +258,15 @@ def test_broken_tensors_are_named(tmp_path: Path, build: BuildModel) -> None:
     assert "unknown: moved" in str(caught.value)
     with pytest.raises(TransduceError, match=r"source_embedding.weight is \[3, 3\], expected"):
         set_weights(model, good | {"source_embedding.weight": torch.ones(3, 3)}, path)
+    with pytest.raises(TransduceError, match=rf"missing: .* and {len(good) - 5} more$"):
+        set_weights(model, {}, path)
+    name = "source_embedding.weight"
+    for tensor, words in (
+        (good[name] / 0, "not all numbers of source_embedding.weight are finite"),
+        (good[name].int(), "source_embedding.weight holds no plain numbers, but torch.int32"),
+    ):
+        with pytest.raises(TransduceError, match=words):
+            set_weights(model, good | {name: tensor}, path)
     write_tensors(path, good)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(TransduceError, match="cannot read"):

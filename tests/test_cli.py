@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -146,6 +147,13 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         (["translate", "MODEL", "--input", "nowhere.txt"], 1, ["nowhere.txt"]),
         (["translate", "MODEL", "--output", "no/where.txt"], 1, ["no/where.txt"]),
         (["translate", "MODEL", "--set", "decoding.beam=3"], 2, ["decoding.beam_size"]),
+        (["translate", "MODEL", "--beam-size", "9" * 20], 2, ["beam_size", "too large"]),
+        (["translate", "MODEL", "--alpha", "inf"], 2, ["decoding.alpha", "inf"]),
+        (["translate", "MODEL", "--set", "model.N=3"], 2, ["keeps its [model]", "[decoding]"]),
+        (["translate", "MODEL", "--input", "T", "--output", "T"], 2, ["t.tsv is what is read"]),
+        (["evaluate", "MODEL", "--test", "T", "--json", "T"], 2, ["t.tsv is what is read"]),
+        (["augment", "MODEL", "--distill", "T", "--out", "T"], 2, ["t.tsv", ".jsonl"]),
+        (["score", "MODEL", "--pairs", "T", "--set", "data.workers=3"], 2, ["data.columns"]),
         (["score", "MODEL", "--pairs", "nowhere.tsv"], 1, ["nowhere.tsv"]),
         (["evaluate", "MODEL", "--test", "nowhere.tsv"], 1, ["nowhere.tsv"]),
         (["evaluate", "MODEL", "--test", "T", "--metrics", "blue"], 2, ["'blue'"]),
@@ -310,6 +318,41 @@ def test_evaluate(run: Run, model: Path, tmp_path: Path) -> None:
     assert "tok:none" in lines[2] and "wer +0.00" in lines[3] and "chance" in lines[3]
 
 
+def test_too_little_memory(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*arguments: object) -> NoReturn:
+        raise errors.pop()
+
+    monkeypatch.setattr("transduce.decoding.engines.TorchEngine.search", fail)
+    words = ["translate", model, "--engine", "torch", "--output", tmp_path / "out"]
+    errors = [MemoryError(), RuntimeError("CPUAllocator: can't allocate memory: 9 bytes")]
+    while errors:
+        done = run(*words, stdin="ab\n")
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].startswith("transduce: not enough memory")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("transduce.decoding.engines.TorchEngine.search", stop)
+    done = run("translate", model, "--engine", "torch", stdin="ab\n")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[-1] == "transduce: interrupted"
+
+
+def test_help_fills_its_lines(run: Run) -> None:
+    """The source's ends of lines are none on a terminal of another width."""
+    text = run("export", "--help").stdout
+    assert "What the engine cannot compute is refused by its name. The export is loaded" in text
+    assert "again and compared with the torch engine: log-probabilities of given pairs," in text
+    lists = [line for verb in OPTIONS for line in run(*verb.split(), "--help").stdout.split("\n")]
+    assert not any("•" in line for line in [*lists, *run("--help").stdout.split("\n")])
+
+
 def test_average(run: Run, model: Path, tmp_path: Path) -> None:
     done = run("average", model, "--last", "2", "--out", tmp_path / "mean")
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "mean"))
@@ -324,10 +367,16 @@ def test_a_model_folder_stands_alone(run: Run, model: Path, tmp_path: Path) -> N
     }  # fmt: skip
     expected = run("translate", model, stdin="ab\n").stdout
     assert run("translate", alone, stdin="ab\n").stdout == expected
+    config = (alone / "config.toml").read_bytes()
     for name, content, words in [
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("model.safetensors", (alone / "model.safetensors").read_bytes()[:-1], "model.safetensors"),
         ("source.spm", b"nonsense", "source.spm"),
         ("config.toml", b"[model]\nd_modle = 3\n", "d_model"),
+        ("config.toml", config.replace(b"d_ff = 16", b"d_ff = 2000000000"), "does not fit"),
+        ("config.toml", config.replace(b"d_ff = 16", b"d_ff = 2000000000000"), "too large"),
+        ("config.toml", config.replace(b" = 16\n", b" = 2147483647\n"), "as large as"),
+        ("config.toml", config.replace(b"N_encoder = 1", b"N_encoder = 2000000000"), "too few"),
         ("config.toml", b"tokenizer = '../../secret'\n", "config.toml"),
         ("config.toml", b"\xff", "UTF-8"),
     ]:

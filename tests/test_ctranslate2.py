@@ -12,11 +12,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from tests.conftest import letters_recipe
 from transduce.config import EOS, UNK, Config, DecodingConfig, ModelConfig, Settings, merge, parse
 from transduce.data.files import fingerprint
-from transduce.data.tokenizer import train_tokenizer
+from transduce.data.tokenizer import SentencePieceTokenizer, train_tokenizer
 from transduce.decoding import ctranslate2 as module
 from transduce.decoding.choosing import Verdict, choose, remember, remembered
 from transduce.decoding.ctranslate2 import FOLDER, MADE_FROM, MEASURED, CTranslate2Engine
@@ -272,6 +273,45 @@ def test_the_conversion_is_kept_and_made_anew(run: Path, tmp_path: Path) -> None
     assert load(folder, device="cpu").translate(["abc"])[0].text == after[0].text
     assert before[0].hypotheses[0].score != after[0].hypotheses[0].score
     assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
+
+
+def test_the_conversion_is_of_all_that_the_folder_holds(run: Path, tmp_path: Path) -> None:
+    """The same weights mean something else with other settings of [model], or with other pieces."""
+    folder = tmp_path / "model"
+    shutil.copytree(find_model(run), folder)
+    translator(folder)
+    config, model, (source, target) = load_model(folder)
+    settings = {"activation": "gelu", "scale_embeddings": False}
+    other = parse(merge(config.model_dump(), {"model": settings}), "test")
+    assert isinstance(target, SentencePieceTokenizer)
+    proto = ModelProto.FromString(target.proto)
+    proto.pieces[-1].piece = "▁Z"
+    others = source, SentencePieceTokenizer(proto.SerializeToString(), target.normalization)
+    save_model(folder, other, weights(model), others, "the same weights")
+    for one in translator(folder).translate(LINES):
+        (same,) = load(folder, device="cpu").translate([one.source])
+        assert one.text == same.text
+        assert one.hypotheses[0].score == pytest.approx(same.hypotheses[0].score, abs=1e-4)
+
+
+def test_an_unfinished_output_at_the_last_position(tmp_path: Path) -> None:
+    """Each of its tokens has a log-probability, though there is no position left for END."""
+    for positions in ("sinusoidal", "learned"):
+        model = model_of(output_bias=True, positions=positions, max_positions=12)
+        with torch.no_grad():
+            model.output.bias[EOS] = -1000
+        (folder := tmp_path / positions).mkdir()
+        convert(model, (ODD, ODD), 12, folder)
+        fast = CTranslate2Engine(folder, (ODD, ODD), "float32", 12)
+        for beam in (1, 3):
+            wanted = Wanted(DecodingConfig(), beam)
+            tasks = [Task([7, 8, 9], 12)]
+            ((one,),), ((same,),) = (
+                fast.search(tasks, wanted),
+                TorchEngine(model).search(tasks, wanted),
+            )
+            assert (one.tokens, len(one.tokens), one.finished) == (same.tokens, 12, False)
+            assert one.log_probabilities == pytest.approx(same.log_probabilities, abs=1e-4)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

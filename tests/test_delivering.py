@@ -13,13 +13,15 @@ import torch
 from tests.conftest import letters_recipe
 from tests.marian_folder import write_marian
 from transduce import delivering as module
-from transduce.config import Settings
+from transduce.config import DecodingConfig, Settings
 from transduce.data.text import normalize
-from transduce.decoding.translator import load
+from transduce.data.tokenizer import ByteTokenizer, SentencePieceTokenizer
+from transduce.decoding.engines import Pairs, StepByStep
+from transduce.decoding.translator import Translator, load
 from transduce.delivering import REPORT, Format, export
 from transduce.errors import TransduceError, UsageError
 from transduce.evaluating import Items
-from transduce.evaluation.parity import Parity, Search
+from transduce.evaluation.parity import Parity, Search, compare_engines
 from transduce.experiment import train
 from transduce.exporting import ctranslate2 as exporting
 from transduce.exporting.standalone import text as alone
@@ -74,7 +76,7 @@ def test_the_scripts_stand_alone(run: Path, tmp_path: Path, to: Format, beam: in
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
     script = [str(tmp_path / "out" / "translate.py"), "--threads", "1", "--beam-size", str(beam)]
-    lines = [*LINES, "", "a b\u2028c", " ", "ab" * 600]
+    lines = [*LINES, "", "a b\u2028c", " ", "\x07", "ab" * 600]
     done = subprocess.run(
         [sys.executable, "-I", "-c", guard, *script],
         input="\r\n".join(lines).encode(), capture_output=True,
@@ -148,6 +150,8 @@ def search(equal: int, theirs: float = 30.0, metric: str = "bleu") -> Search:
         (Parity("x", "float32", worst=float("nan")), 1),
         (Parity("x", "float32", searches={1: search(994)}), 1),
         (Parity("x", "float32", searches={4: search(979)}), 1),
+        (Parity("x", "float32", searches={1: Search(7, 6, 1.0, 1.0)}), 0),
+        (Parity("x", "float32", searches={4: Search(7, 5, 1.0, 1.0)}), 1),
         (Parity("x", "float32", searches={1: search(1000, 30.2)}), 1),
         (Parity("x", "int8", worst=99.0, searches={1: search(10, 29.71)}), 0),
         (Parity("x", "int8", searches={1: search(10, 29.69)}), 1),
@@ -158,6 +162,60 @@ def search(equal: int, theirs: float = 30.0, metric: str = "bleu") -> Search:
 )
 def test_the_bounds(parity: Parity, problems: int) -> None:
     assert len(parity.problems()) == problems
+
+
+class Said(StepByStep):
+    """Knows the log-probabilities of two tokens, of whatever they are."""
+
+    def __init__(self, *by_token: float) -> None:
+        self.by_token = list(by_token)
+
+    def score(self, pairs: Pairs) -> list[list[float]]:
+        return [self.by_token for _ in pairs]
+
+
+def test_what_float32_loses_is_no_other_model() -> None:
+    """Of a model that magnifies it; nobody asks where the bound holds anyway."""
+    config = DecodingConfig(max_source=3, max_extra=0)
+    tokenizers = (ByteTokenizer([], "none"),) * 2
+
+    ours, theirs = (
+        Translator(Said(*by_token), tokenizers, config)
+        for by_token in ((-2.0, -2.0), (-2.001, -2.0))
+    )
+    for exactly, wrong in (
+        (None, True), (lambda: Said(-2.0, -2.0), True), (lambda: Said(-2.0005, -2.0), False),
+    ):  # fmt: skip
+        found = compare_engines("x", "float32", ours, theirs, [], exactly=exactly)
+        assert bool(found.problems()) == wrong
+    assert not compare_engines("x", "float32", ours, ours, [], exactly=pytest.fail).problems()
+
+
+def test_an_output_may_have_more_pieces_than_there_are_positions(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is cut anew, into other pieces than it was made of."""
+    encode = SentencePieceTokenizer.encode_lines
+
+    def longer(self: Any, texts: list[str]) -> list[list[int]]:
+        return [ids * 9 for ids in encode(self, texts)]
+
+    monkeypatch.setattr(SentencePieceTokenizer, "encode_lines", longer)
+    settings: Settings = {"decoding": {"max_source": 9}}
+    found = export(run, "ctranslate2", tmp_path / "out", asked=ASKED, settings=settings)
+    assert found.pairs > len(LINES)
+
+
+def test_a_file_without_sentences_proves_nothing(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(TransduceError, match="no sentences"):
+        export(run, "onnx", tmp_path / "out", asked=Items([], []))
+    assert not (tmp_path / "out").exists()
+
+
+def test_large_models_do_less_than_a_sentence_a_second() -> None:
+    search = Search(3, 3, 8.0, 0.001)
+    line = Parity("x", "float32", searches={1: search}).lines()[1]
+    assert "3,000 sentences/s (torch, float32: 0.38)" in line
 
 
 def test_without_sentences_given_pairs_are_compared(run: Path, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Import: what the format's own library computes with a folder, the imported model does, too."""
 
 import json
+import math
 import pickle
 import shutil
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -532,6 +534,13 @@ def as_pickle(content: object) -> Change:
     return change
 
 
+def as_script(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as file:
+        for name in ("data.pkl", "constants.pkl", "version"):
+            file.writestr(f"x/{name}", b"3")
+
+
 class Trap:
     """Writes a file when it is read."""
 
@@ -548,6 +557,7 @@ def in_vocabulary(change: Callable[[dict[str, int]], object]) -> Change:
     return changed
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 300000000\n"
 LAYER = "model.encoder.layers.0.self_attn.q_proj.weight"
 BAD: dict[str, tuple[Change, str]] = {
     "no config.json": (without("config.json"), "cannot read .*config.json: No such file"),
@@ -649,6 +659,26 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "a module": (as_pickle(torch.nn.Linear(2, 2)), "pytorch_model.bin is refused: it holds code"),
     "a trap": (as_pickle({"x": Trap()}), "pytorch_model.bin is refused: it holds code"),
+    "a script": (as_script, "pytorch_model.bin is refused: it holds code"),
+    "a sparse tensor": (as_pickle({LAYER: torch.ones(16, 16).to_sparse()}), "no plain numbers"),
+    "a tensor of nothing": (as_pickle({LAYER: torch.ones(1, device="meta")}), "no plain numbers"),
+    "whole numbers": (in_weights(lambda t: t.update({LAYER: t[LAYER].int()})), "no plain numbers"),
+    "narrow numbers": (
+        in_weights(lambda t: t.update({LAYER: t[LAYER].to(torch.float8_e5m2)})),
+        f"{LAYER} holds no plain numbers, but torch.float8_e5m2",
+    ),
+    "no number": (in_weights(lambda t: t[LAYER].fill_(math.nan)), "not all numbers of .* finite"),
+    "endless": (in_weights(lambda t: t[LAYER].fill_(math.inf)), "not all numbers of .* finite"),
+    "a pointer": (instead("model.safetensors", POINTER), "is a pointer, not .* `git lfs pull`"),
+    "a pointer to pieces": (instead("source.spm", POINTER), "source.spm is a pointer"),
+    "no width": (in_json("config.json", d_model=10**30), "d_model = 10* is too large"),
+    "true beams": (in_json("generation_config.json", num_beams=True), "num_beams is no number"),
+    "half a character": (
+        in_vocabulary(lambda t: t.update({"\ud800": t.pop("▁the")})), "a piece that is no text"
+    ),
+    "a zero byte": (
+        in_vocabulary(lambda t: t.update({"a\0": t.pop("▁the")})), "a piece that is no text"
+    ),
     "a list of tensors": (as_pickle([torch.ones(1)]), "something else than named tensors"),
     "odd tensors": (as_pickle({"x": 3}), "something else than named tensors"),
 }  # fmt: skip

@@ -98,6 +98,12 @@ def test_two_processes_refuse_each_other(tmp_path: Path) -> None:
         translate(tmp_path / "out", LINES)
 
 
+def test_nothing_stays_of_what_did_not_begin(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        translate(tmp_path / "out", LINES, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_old_output_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     output = tmp_path / "out"
     output.write_text("old")

@@ -137,9 +137,9 @@ def test_scoring_in_company(build: Build) -> None:
 
 def test_blank_lines_come_out_empty_in_place(build: Build) -> None:
     """P2, A01."""
-    found = build().translate(["", "a", "  ", "\u2028", "b"], n_best=3)
-    assert len(found) == 5
-    for i in (0, 2, 3):
+    found = build().translate(["", "a", "  ", "\u2028", "b", "\x07\x00"], n_best=3)
+    assert len(found) == 6
+    for i in (0, 2, 3, 5):
         assert [(h.text, h.log_probability) for h in found[i].hypotheses] == [("", 0.0)]
         assert found[i].flags == ("empty",)
     assert build().translate([]) == []

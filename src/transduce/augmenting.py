@@ -21,8 +21,10 @@ from transduce.data.files import fingerprint, read_lines
 from transduce.data.readers import read_pairs
 from transduce.decoding.outputs import Translation
 from transduce.decoding.requests import Request
+from transduce.errors import UsageError
 from transduce.model_folder import find_model, weights_digest, write_file
 from transduce.translating import (
+    check_output,
     count_lines,
     dependence,
     destination,
@@ -55,8 +57,12 @@ def augment(
 
     Raises:
         TransduceError: if something cannot be read or written.
-        UsageError: as `opened` does, or if another file was begun at `out`.
+        UsageError: as `opened` does, if another file was begun at `out`, or if `out` could not be
+            read as pairs or is what is given.
     """
+    if out.suffix != ".jsonl":
+        raise UsageError(f"--out {out}: its name must end in .jsonl, by which training knows it")
+    check_output(out, given)
     count = count_lines(given[0])
     config, translator = opened_to_translate([model], settings, count, say)
     provenance = {

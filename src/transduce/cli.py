@@ -5,6 +5,7 @@ Data goes to stdout, everything else to stderr. torch is imported only when a ve
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,8 +27,8 @@ HELP = """The sequence-to-sequence Transformer for your own pairs, on an ordinar
 
 MODEL is a model folder or a run. RECIPE is a TOML file, the name of a recipe of the package, or a
 prepared corpus. PAIRS is one file with both sides (TSV, CSV, JSONL, Parquet, TMX, XLIFF, PO, MO) or
-two aligned text files: plain or compressed, a member of a zip archive (pairs.zip/de.tsv), a URL, or
-- for standard input. --set section.key=value changes any knob of a recipe.
+two aligned text files: plain or compressed, a member of a zip archive (pairs.zip/de.tsv), a URL,
+or - for standard input. --set section.key=value changes any knob of a recipe.
 """
 
 DATA_HELP = (
@@ -38,10 +39,16 @@ COMPARE_HELP = (
     """Put parts of the Transformer beside what could stand in their place, and measure."""
 )
 
-app = App(name="transduce", help=HELP, version=__version__, help_format="plaintext")
-data = App(name="data", help=DATA_HELP, help_format="plaintext")
+app = App(
+    name="transduce",
+    help=HELP,
+    version=__version__,
+    help_format="markdown",
+    suppress_keyboard_interrupt=False,  # ours says so
+)
+data = App(name="data", help=DATA_HELP, help_format="markdown")
 app.command(data)
-compare = App(name="compare", help=COMPARE_HELP, help_format="plaintext")
+compare = App(name="compare", help=COMPARE_HELP, help_format="markdown")
 app.command(compare)
 
 Pairs = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
@@ -366,6 +373,7 @@ def translate(
     from transduce.decoding.engines import Detail
     from transduce.decoding.requests import Request, read_requests
     from transduce.translating import (
+        check_output,
         count_lines,
         dependence,
         destination,
@@ -373,6 +381,8 @@ def translate(
         translate_file,
     )
 
+    if output is not None:
+        check_output(output, [input])
     changes = [*(set or ())]
     changes += [f"decoding.beam_size={beam_size}"] if beam_size is not None else []
     changes += [f"decoding.alpha={alpha}"] if alpha is not None else []
@@ -422,7 +432,7 @@ def score(
 
     Args:
         model: a model folder or a run.
-        pairs: the pairs to score.
+        pairs: the pairs to score: one file with both sides, or two aligned text files.
         format: text, one number a line; or jsonl with the tokens.
         set: change a setting of [decoding] or, for how the pairs are read, [data], e.g.
             --set 'data.columns=["en", "de"]'; may be repeated.
@@ -473,7 +483,7 @@ def evaluate(
 
     Args:
         model: a model folder or a run; or a text file of outputs, one a line.
-        test: the test pairs.
+        test: the test pairs: one file with both sides, or two aligned text files.
         references: text files of more right answers, a line for each pair.
         baseline: another model, or a text file of its outputs: is the difference more than chance?
         metrics: names joined by commas: bleu, chrf, ter, wer, per, exact, word_edits.
@@ -490,10 +500,14 @@ def evaluate(
     from transduce.data.files import open_text
     from transduce.evaluating import System, evaluate_system, items_to_score
     from transduce.model_folder import write_file
+    from transduce.translating import check_output
 
+    for file in (output, json):
+        if file is not None:
+            check_output(file, [*test, *(references or ())])
     changes = [*(set or ())]
     if metrics is not None:
-        changes.append(f"evaluation.metrics={metrics.split(',')}")
+        changes.append(f"evaluation.metrics={re.split(', *', metrics)}")
     if bleu_tokenize is not None:
         changes.append(f"evaluation.bleu_tokenize='{bleu_tokenize}'")
     system = System.find([model, *(ensemble or ())], with_changes(changes))
@@ -565,8 +579,9 @@ def augment(
 
     Args:
         model: a model folder or a run.
-        out: the file to write; its name should end in .jsonl.
-        distill: training pairs, whose targets the model's outputs replace.
+        out: the file to write; its name must end in .jsonl.
+        distill: training pairs (one file with both sides, or two aligned text files), whose
+            targets the model's outputs replace.
         back: a text file of sentences in the language that MODEL reads. What it makes of them
             become sources, they themselves targets, for a model of the other direction.
         beam_size: hypotheses kept per sentence; 1 is greedy search.
@@ -610,7 +625,8 @@ def export(
             (MarianMTModel of transformers).
         out: the folder to write.
         quantization: float32; for ctranslate2 also int8 or int8_float32.
-        test: test pairs to translate with both, and to score the outputs with.
+        test: test pairs (one file with both sides, or two aligned text files) to translate with
+            both, and to score the outputs with.
         sentences: instead, a text file of sentences to translate with both.
         set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data],
             that the export is to have; may be repeated.
@@ -772,11 +788,26 @@ INTERRUPTED = 130  # the shell's status for a program that Ctrl-C ended
 
 
 def with_changes(assignments: Iterable[str]) -> Settings:
-    """Return what to lay over the settings of a model that is used, not trained."""
-    from transduce.config import from_assignments
+    """Return what to lay over the settings of a model that is used, not trained.
 
+    Raises:
+        UsageError: for a setting that does not exist, or that the model was made with.
+    """
+    from transduce.config import Reading, from_assignments
+
+    assignments = list(assignments)
+    changes = from_assignments(assignments)
+    for assignment in assignments:
+        section, _, key = assignment.partition("=")[0].strip().partition(".")
+        reading = section == "data" and key in Reading.model_fields
+        if not reading and section not in ("decoding", "evaluation", "device"):
+            raise UsageError(
+                f"--set {assignment}: a model that is there keeps its [{section}]; what can be "
+                "changed are [decoding], [evaluation], device and, for how pairs are read, "
+                f"data.{', data.'.join(Reading.model_fields)}"
+            )
     as_usual = {"data": {"format": None, "columns": None, "header": None}}  # of training's files
-    return merge(as_usual, from_assignments(assignments))
+    return merge(as_usual, changes)
 
 
 def command_name() -> str:
@@ -802,10 +833,20 @@ def main() -> None:
     except KeyboardInterrupt:
         say("transduce: interrupted")
         status = INTERRUPTED
+    except UnicodeEncodeError as error:
+        say(f"transduce: {error.object[error.start :][:1]!r} is no UTF-8: rename what is called so")
+        status = 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing to report
         status = 1
     except OSError as error:
         say(f"transduce: {error.filename or ''} {error.strerror or error}".replace("  ", " "))
+        status = 1
+    except (MemoryError, RuntimeError) as error:
+        from transduce.training.gradients import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        say("transduce: not enough memory: smaller batches, beams or limits need less")
         status = 1
     sys.exit(status or 0)

@@ -41,8 +41,20 @@ class Section(BaseModel):
     """One table of a recipe: unknown keys and wrong types are refused, values never change."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
+
+    @model_validator(mode="after")
+    def _numbers_that_machines_count_to(self) -> "Section":
+        for name in type(self).model_fields:
+            most = 2**63 - 1 if name == "seed" else 2**31 - 1
+            if isinstance(value := getattr(self, name), int) and value > most:
+                raise ValueError(f"{name} = {value} is too large: at most {most:,}")
+        return self
 
 
 Paths = str | list[str]

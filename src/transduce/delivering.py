@@ -6,6 +6,7 @@ float32, and put in its place only if it keeps what it promises. The report goes
 
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,6 +60,8 @@ def export(
         TransduceError: naming what cannot be carried, or which bound of the comparison does not
             hold; nothing is left then.
     """
+    if asked is not None and not asked.sources:
+        raise TransduceError("nothing to compare: the file has no sentences")
     if quantization not in QUANTIZATIONS[to]:
         raise UsageError(f"--quantization {quantization}: {to} has {', '.join(QUANTIZATIONS[to])}")
     config, exact, tokenizers = load_model(model)
@@ -87,6 +90,7 @@ def export(
                 items.references,
                 config.evaluation.metrics,
                 config.evaluation.bleu_tokenize,
+                exactly=lambda: TorchEngine(deepcopy(exact).double()),
             )
         for line in [*found.lines(), *differing(found)]:
             say(line)

@@ -24,8 +24,11 @@ from transduce.model_folder import (
     CARD,
     CONFIG,
     WEIGHTS,
+    check_fetched,
+    check_numbers,
     load_model,
     new_folder,
+    outlined,
     read_tensors,
     write_file,
     write_tensors,
@@ -88,7 +91,8 @@ def import_marian(folder: Path, out: Path, say: Say) -> None:
     """
     with new_folder(out) as new:
         if not folder.is_dir():
-            raise TransduceError(f"{folder} is not a folder")
+            problem = "is not a folder" if folder.exists() else "does not exist"
+            raise TransduceError(f"{folder} {problem}")
         described = DEFAULTS | _read_json(folder / "config.json")
         check_architecture(described, folder / "config.json")
         generation = {
@@ -109,7 +113,8 @@ def import_marian(folder: Path, out: Path, say: Say) -> None:
                 tied=config.model.tie_embeddings,
                 shared=described["share_encoder_decoder_embeddings"],
             )
-            tensors = marian.ours(config.model, found, pair)
+            outline = outlined(config.model, found, folder)
+            tensors = marian.ours(outline, found, pair)
         except marian.UnfitError as error:
             raise TransduceError(f"{folder}: {error}") from None
         for name, side in zip(("source.spm", "target.spm"), pair, strict=True):
@@ -242,26 +247,37 @@ def settings(described: Table, pair: tuple[Side, Side], decoding: Settings) -> S
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read model.safetensors or, with the reader that knows tensors alone, pytorch_model.bin.
+    """Read model.safetensors or pytorch_model.bin.
 
     Raises:
-        TransduceError: if there is neither, or it is damaged or holds anything but tensors.
+        TransduceError: if there is neither, or it is damaged or holds anything but numbers.
     """
-    if (folder / "model.safetensors").exists():
-        return read_tensors(folder / "model.safetensors")
-    path = folder / "pytorch_model.bin"
-    if not path.exists():
+    if (path := folder / "model.safetensors").exists():
+        weights = read_tensors(path)
+    elif (path := folder / "pytorch_model.bin").exists():
+        weights = read_pickle(path)
+    else:
         raise TransduceError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
+    check_numbers(weights, path)
+    return weights
+
+
+def read_pickle(path: Path) -> dict[str, Tensor]:
+    """Read a pickle of tensors with the reader that knows them alone.
+
+    Raises:
+        TransduceError: if it is damaged or holds anything else.
+    """
+    check_fetched(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of unusual pickles; what is wrong is raised
-            weights = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise TransduceError(
-            f"{path} is refused: it holds code, or is no file of weights"
-        ) from None
+            weights: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle may stumble over anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, pickle.UnpicklingError) or "weights_only" in reason:
+            reason = "it holds code, or is no file of weights"
+            raise TransduceError(f"{path} is refused: {reason}") from None
         raise TransduceError(f"{path} is damaged: {reason}") from None
     if not isinstance(weights, dict) or not all(isinstance(t, Tensor) for t in weights.values()):
         raise TransduceError(f"{path} holds something else than named tensors")
@@ -303,6 +319,7 @@ Use it: `transduce translate FOLDER`, or start from it with `fine_tuning.init_fr
 
 
 def _read_json(path: Path) -> Settings:
+    check_fetched(path)
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -322,6 +339,7 @@ def _read_vocabulary(path: Path) -> Vocabulary:
 
 
 def _read_bytes(path: Path) -> bytes:
+    check_fetched(path)
     try:
         return path.read_bytes()
     except OSError as error:

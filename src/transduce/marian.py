@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from transduce.config import ModelConfig, Settings
+from transduce.config import Settings
 from transduce.data.marian import Side
 from transduce.errors import TransduceError
 from transduce.model import Transformer
@@ -146,28 +146,24 @@ def check_sinusoids(name: str, table: Tensor) -> None:
 
 
 def ours(
-    config: ModelConfig, theirs: Mapping[str, Tensor], sides: tuple[Side, Side]
+    outline: Transformer, theirs: Mapping[str, Tensor], sides: tuple[Side, Side]
 ) -> dict[str, Tensor]:
     """Return weights with our names, channels and ids.
 
     Args:
-        config: the model's.
+        outline: the model, of which only names and shapes are looked at.
         theirs: what `with_all_names` returns.
         sides: the vocabularies.
 
     Raises:
         UnfitError: listing what is missing, superfluous or of another shape.
     """
-    if max(config.N_encoder, config.N_decoder) > len(theirs):
-        raise UnfitError(f"{len(theirs)} tensors are too few for so many layers")
-    with torch.device("meta"):
-        parameters = dict(Transformer(config).named_parameters())
     source, target = sides
     side_of = {"source_embedding": source, "target_embedding": target, "output": target}
     result: dict[str, Tensor] = {}
     problems: list[str] = []
     used = {*EMBEDDINGS.values(), BIAS, SHARED}
-    for name, parameter in parameters.items():
+    for name, parameter in outline.named_parameters():
         side, shape, for_pieces = side_of.get(name.split(".")[0]), list(parameter.shape), ""
         if side is not None:
             shape[0], for_pieces = side.size, " for the vocabulary"
@@ -239,8 +235,9 @@ def search_settings(
         TransduceError: if a setting is of a wrong type.
     """
     for key in sorted(generation.keys() & NUMBERS):
-        if not isinstance(generation[key], int | float | None):
-            raise TransduceError(f"the search's {key} is no number: {generation[key]!r}")
+        number = generation[key]
+        if isinstance(number, bool) or not isinstance(number, int | float | None):
+            raise TransduceError(f"the search's {key} is no number: {number!r}")
     beams = generation.get("num_beams") or 1
     power = 1.0 if (said := generation.get("length_penalty")) is None else float(said)
     decoding: Settings = {"beam_size": beams, "max_extra": LONGEST}

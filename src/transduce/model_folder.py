@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from transduce.config import Config, parse, read_toml
+from transduce.config import Config, ModelConfig, parse, read_toml
 from transduce.data.corpus import load_tokenizers, save_tokenizers
 from transduce.data.files import fingerprint
 from transduce.data.tokenizer import Tokenizer
@@ -33,6 +33,10 @@ from transduce.model import Transformer
 
 CONFIG, WEIGHTS, CARD = "config.toml", "model.safetensors", "README.md"
 METRICS, CORPUS, CHECKPOINTS, MODEL = "metrics.jsonl", "corpus", "checkpoints", "model"
+REAL = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+"""The types that weights may have."""
+POINTER = b"version https://git-lfs."
+"""How a file begins that Git leaves in the place of a large one."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -61,7 +65,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         UsageError: if there is something at `path` already.
         TransduceError: if it cannot be written.
     """
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UsageError(f"{path} is there already: give another --out")
     beside = (whole := path.resolve()).with_name(f".{whole.name}.part")
     try:
@@ -94,11 +98,56 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         TransduceError: if it is missing, cut short or something else.
     """
+    check_fetched(path)
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise TransduceError(f"cannot read {path}: {reason}") from None
+
+
+def check_fetched(path: Path) -> None:
+    """Refuse the pointer that a repository has in the place of a file, until that is fetched.
+
+    Raises:
+        TransduceError: saying how to fetch it.
+    """
+    if path.is_file():
+        with open(path, "rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise TransduceError(f"{path} is a pointer, not the file itself: `git lfs pull`")
+
+
+def check_numbers(tensors: Mapping[str, Tensor], origin: Path) -> None:
+    """Refuse tensors that are not dense, not of real numbers, or not finite.
+
+    Raises:
+        TransduceError: naming the first.
+    """
+    for name, tensor in tensors.items():
+        dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+        if not dense or tensor.dtype not in REAL:
+            raise TransduceError(f"{origin}: {name} holds no plain numbers, but {tensor.dtype}")
+        if not tensor.isfinite().all():
+            raise TransduceError(
+                f"{origin}: not all numbers of {name} are finite; is the file damaged, or did the "
+                "training diverge?"
+            )
+
+
+def outlined(config: ModelConfig, tensors: Mapping[str, Tensor], origin: Path) -> Transformer:
+    """Return a model that takes no memory yet, for tensors that are to be its weights.
+
+    Raises:
+        TransduceError: if it is described far larger than they are.
+    """
+    if max(config.N_encoder, config.N_decoder) > len(tensors):
+        raise TransduceError(f"{origin}: {len(tensors)} tensors are too few for so many layers")
+    try:
+        with torch.device("meta"):
+            return Transformer(config)
+    except RuntimeError:
+        raise TransduceError(f"{origin}: no weights are as large as [model] says") from None
 
 
 def weights_digest(folder: Path) -> str:
@@ -113,8 +162,8 @@ def _digest(path: str, *identity: int) -> str:
     return fingerprint(path)
 
 
-def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: Path) -> None:
-    """Copy tensors into a model of exactly the same names and shapes.
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], origin: Path) -> None:
+    """Refuse tensors that have not exactly the names and shapes of a model's parameters.
 
     Raises:
         TransduceError: listing what is missing, superfluous or of another shape.
@@ -128,11 +177,22 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: Path) -
         if tensors[name].shape != parameters[name].shape
     ]
     if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise TransduceError(
-            f"{origin} does not fit its config.toml: {'; '.join(sorted(problems))}"
+            f"{origin} does not fit its config.toml: {'; '.join(sorted(problems)[:5])}{more}"
         )
+
+
+def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: Path) -> None:
+    """Copy tensors into a model.
+
+    Raises:
+        TransduceError: if they do not fit, or are not finite.
+    """
+    check_fit(model, tensors, origin)
+    check_numbers(tensors, origin)
     with torch.no_grad():
-        for name, parameter in parameters.items():
+        for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])
 
 
@@ -220,8 +280,8 @@ def load_model(path: Path) -> tuple[Config, Transformer, tuple[Tokenizer, Tokeni
     folder = find_model(path)
     config, tokenizers = load_settings(folder)
     tensors = read_tensors(folder / WEIGHTS)
-    with torch.device("meta"):
-        model = Transformer(config.model)
+    model = outlined(config.model, tensors, folder / WEIGHTS)
+    check_fit(model, tensors, folder / WEIGHTS)  # before memory is taken
     model.to_empty(device="cpu").tie()
     set_weights(model, tensors, folder / WEIGHTS)
     return config, model.eval(), tokenizers

@@ -122,7 +122,7 @@ class Journal(Destination):
     def _other(self, what: str) -> UsageError:
         return UsageError(
             f"{self.output.parent / self.file.name} holds a part of a translation {what}: move it "
-            f"away together with {self.path.name}, or give another --output"
+            f"away together with {self.path.name}, or give the output another name"
         )
 
 
@@ -220,6 +220,16 @@ def count_lines(path: str) -> int | None:
         return sum(1 for _ in split_lines(file, path))
 
 
+def check_output(output: Path, inputs: Iterable[str]) -> None:
+    """Refuse to put an output in the place of what is read.
+
+    Raises:
+        UsageError: naming it.
+    """
+    if output.is_file() and any(os.path.isfile(path) and output.samefile(path) for path in inputs):
+        raise UsageError(f"{output} is what is read: it would be lost")
+
+
 @contextmanager
 def destination(output: Path | None, settings: str) -> Iterator[Destination]:
     """Open where a translation goes: a file that can be continued, or standard output.
@@ -234,5 +244,11 @@ def destination(output: Path | None, settings: str) -> Iterator[Destination]:
     elif not output.parent.is_dir():
         raise TransduceError(f"cannot write {output}: there is no folder {output.parent}")
     else:
-        with open_text(output.with_name(f".{output.name}.part"), "a") as file:
-            yield Journal(file, output, settings)
+        part = output.with_name(f".{output.name}.part")
+        with open_text(part, "a") as file:
+            journal = Journal(file, output, settings)
+            try:
+                yield journal
+            finally:
+                if not journal.path.exists():  # nothing of it is certain, or it is in its place
+                    part.unlink(missing_ok=True)

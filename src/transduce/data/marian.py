@@ -36,6 +36,7 @@ has a class of the softmax nevertheless; it becomes the piece <s>, which Marian 
 END, UNKNOWN, PADDING, UNUSED = "</s>", "<unk>", "<pad>", "<s>"
 CODE = re.compile(r">>[^<>\s]+<<")
 """How the name of the language to translate into looks, before a source."""
+NO_TEXT = re.compile("[\0\ud800-\udfff]")
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 """sentencepiece's numbers for its kinds."""
 
@@ -137,6 +138,10 @@ def _check(vocabulary: Vocabulary, name: str) -> None:
             raise TransduceError(f"{name} lacks the piece {piece}")
     if "" in vocabulary:
         raise TransduceError(f"{name} has an empty piece")
+    if NO_TEXT.search("".join(vocabulary)):
+        raise TransduceError(
+            f"{name} has a piece that is no text: a zero byte, or half a character"
+        )
 
 
 def _side(model: Any, vocabulary: Vocabulary, lacking: Sequence[str], of_source: bool) -> Side:

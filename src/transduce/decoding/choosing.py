@@ -117,7 +117,8 @@ def known_to_torch(precision: str) -> Literal["float32", "bfloat16"]:
     """
     if precision not in ("auto", "float32", "bfloat16"):
         raise UsageError(
-            f"decoding.precision = {precision!r}: the torch engine has float32 and bfloat16"
+            f"decoding.precision = {precision!r}: the torch engine has float32 and bfloat16; "
+            "decoding.engine = 'ctranslate2' may have it"
         )
     return "bfloat16" if precision == "bfloat16" else "float32"
 

@@ -8,6 +8,7 @@ search is ours but for one thing: it ends as soon as a beam's worth of outputs a
 when no better one can follow (docs/results.md has how often that matters).
 """
 
+import hashlib
 import json
 import math
 import os
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from transduce import __version__
 from transduce.config import EOS, Config, DecodingConfig
 from transduce.data.tokenizer import RESERVED, Tokenizer
 from transduce.decoding.constraints import FREE
@@ -262,7 +264,7 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         """Return the same outputs with the log-probability of each token."""
         pairs = [
-            (task.source, [id_ for id_ in one.tokens if id_ != EOS])
+            (task.source, [id_ for id_ in one.tokens if id_ != EOS][: self.positions - 1])
             for task, outputs in zip(tasks, found, strict=True)
             for one in outputs
         ]
@@ -270,6 +272,8 @@ class CTranslate2Engine:
 
         def scored(one: Hypothesis) -> Hypothesis:
             log_probs = next(scores)[: len(one.tokens)]
+            if len(one.tokens) == self.positions and not one.finished:  # no position left for END
+                log_probs[-1] = one.log_probability - math.fsum(log_probs[:-1])
             total = float(np.sum(log_probs, dtype=np.float64))
             score = wanted.penalty.score(total, len(one.tokens))
             return Hypothesis(one.tokens, tuple(log_probs), total, score, one.finished)
@@ -352,7 +356,9 @@ def obstacles(config: Config) -> list[str]:
     return found
 
 
-def converted(folder: Path, config: Config) -> tuple[Path, int]:
+def converted(
+    folder: Path, config: Config, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> tuple[Path, int]:
     """Return the converted model of a model folder and its number of positions.
 
     It is kept beside the weights, or where that cannot be written, among the user's cached files;
@@ -361,10 +367,13 @@ def converted(folder: Path, config: Config) -> tuple[Path, int]:
     Raises:
         TransduceError: if the model cannot be converted.
     """
+    pieces = [tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers]
     made_from = {
         "weights": weights_digest(folder),
+        "model": config.model.model_dump(),
+        "pieces": hashlib.sha256(repr(pieces).encode()).hexdigest(),
         "ctranslate2": library().__version__,
-        "normalization": config.data.normalization,
+        "transduce": __version__,
     }
     positions = positions_needed(config)
     home = folder if os.access(folder, os.W_OK) else _cache() / str(made_from["weights"])[:32]
@@ -374,7 +383,7 @@ def converted(folder: Path, config: Config) -> tuple[Path, int]:
         said = json.loads(noted.read_bytes())
         if said.pop("positions", 0) >= positions and said == made_from:
             return place, json.loads(noted.read_bytes())["positions"]
-    _, model, tokenizers = load_model(folder)
+    _, model, _ = load_model(folder)
     home.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=home))
     try:

@@ -36,7 +36,7 @@ class OnnxEngine(StepByStep):
         try:
             self.model = Model(folder, torch.get_num_threads())
         except Exception as error:  # of onnxruntime's own kinds, which have no common ancestor
-            raise TransduceError(f"cannot read {folder}: {error}") from None
+            raise TransduceError(f"cannot read {folder}: {str(error).splitlines()[0]}") from None
 
     def start(self, sources: Sequence[Sequence[int]], coverage: bool = False) -> Step:
         """See `StepByStep.start`."""

@@ -59,8 +59,8 @@ class Translator:
         """Translate lines; each answer is the same whatever lines it is in company with.
 
         Args:
-            lines: one text each, or a text with what its output must look like; blank ones come out
-                empty without the model being asked.
+            lines: one text each, or a text with what its output must look like; blank ones, and
+                those without a piece, come out empty without the model being asked.
             n_best: number of alternatives.
             beam_size: instead of the configured one.
             first: the number of the first line, from 0: of draws (`decoding.method`), each line has
@@ -76,24 +76,27 @@ class Translator:
         beam = self.check(n_best, beam_size)
         requests = [line if isinstance(line, Request) else Request(line) for line in lines]
         rules = Rules(self.target, self.decoding)
-        results: dict[int, Translation] = {}
-        for i, request in enumerate(requests):
-            if is_blank(request.source):
-                results[i] = Translation(request.source, (EMPTY,), ("empty",))
-        tell(len(results))
-        full = [i for i in range(len(requests)) if i not in results]
+        full = [i for i, request in enumerate(requests) if not is_blank(request.source)]
         encoded = self.source.encode_lines([requests[i].source for i in full])
-        cut = {i for i, ids in zip(full, encoded, strict=True) if len(ids) > self.max_source}
+        # Of a line of control characters nothing is left: it is as good as blank.
+        pieces = {i: ids for i, ids in zip(full, encoded, strict=True) if ids}
+        results = {
+            i: Translation(request.source, (EMPTY,), ("empty",))
+            for i, request in enumerate(requests)
+            if i not in pieces
+        }
+        tell(len(results))
+        cut = {i for i, ids in pieces.items() if len(ids) > self.max_source}
         tasks = {
             i: self._task(ids[: self.max_source], requests[i], rules, first + i)
-            for i, ids in zip(full, encoded, strict=True)
+            for i, ids in pieces.items()
         }
         wanted = Wanted(self.decoding, beam, n_best, self._text, detail)
 
         def search(batch: list[int]) -> list[list[Hypothesis]]:
             return self.engine.search([tasks[i] for i in batch], wanted)
 
-        for batch, outputs in self._batches({i: tasks[i].source for i in full}, search):
+        for batch, outputs in self._batches({i: task.source for i, task in tasks.items()}, search):
             for i, found in zip(batch, outputs, strict=True):
                 best = tuple(self._output(hypothesis) for hypothesis in found)
                 problems = {
@@ -289,7 +292,7 @@ def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Transla
             raise UsageError(f"decoding.engine = 'ctranslate2': {reasons[0]}")
         config = _closed(config, "ctranslate2")
         _, tokenizers = load_settings(paths[0])
-        place, positions = converted(paths[0], config)
+        place, positions = converted(paths[0], config, tokenizers)
         decoding = config.decoding
         fast = CTranslate2Engine(
             place, tokenizers, decoding.precision, positions, decoding.beam_size

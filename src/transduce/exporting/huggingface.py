@@ -84,7 +84,7 @@ def export(
         "vocab.json": source_ids,
         "tokenizer_config.json": {
             "tokenizer_class": "MarianTokenizer",
-            "model_max_length": config.decoding.longest_output,
+            "model_max_length": config.decoding.max_source + 1,
             "separate_vocabs": not shared,
             "clean_up_tokenization_spaces": False,
             "unk_token": "<unk>",
@@ -211,7 +211,12 @@ def generation(decoding: DecodingConfig) -> tuple[dict[str, Any], list[str]]:
 def readme(config: Config, notes: list[str]) -> str:
     """Return the README.md."""
     model, form = config.model, config.data.normalization
-    notes = [*notes, "sources are not cut: see `truncation` and `max_length` of the tokenizer"]
+    notes = [
+        "`</s>`, `<unk>` and `<pad>` in a text are no text; no-break spaces and control characters "
+        "are characters like all others",
+        *notes,
+        "sources are not cut unless the tokenizer is told to: `truncation=True`",
+    ]
     if form != "none":
         notes.insert(0, f"text must be brought into {form} before (`unicodedata.normalize`)")
     said = "".join(f"- {note}\n" for note in notes)

@@ -67,7 +67,7 @@ def copier(
         per_token = loss.sum / loss.tokens
         optimizer.param_groups[0]["lr"] = learning_rate(update, training, made.config.d_model)
         optimizer.zero_grad()
-        per_token.backward()  # type: ignore[no-untyped-call]
+        per_token.backward()
         optimizer.step()
         if update % 20 == 0:
             tell(update, per_token.item())

@@ -201,6 +201,7 @@ def with_unknown_words(batch: Batch, rate: float, seed: tuple[int, ...]) -> Batc
     return Batch(replaced(batch.src), replaced(batch.tgt_in), batch.tgt_out)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Say whether an error means that memory does not suffice."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "can't allocate memory" in str(error)

@@ -132,6 +132,8 @@ class Lines:
         for i, line in enumerate(lines):
             if line and not line.isspace():
                 ids = self.source.encode(line)
+                if not ids:  # control characters alone: as good as blank
+                    continue
                 sources[i] = ids[: self.settings["max_source"]]
                 if len(ids) > len(sources[i]):
                     kept = f"{len(ids)} pieces, cut to {len(sources[i])}"
