@@ -95,11 +95,12 @@ def mixing(kind: LayerType, n: int, config: ModelConfig) -> Callable[[], Tensor]
             return windows.joined(heads.transpose(1, 2).flatten(2))
 
         return restricted
-    part = mixer(config, kind, False, 0)
-    assert isinstance(part, Recurrence | Convolution)
-    part.W_O = nn.Identity()  # type: ignore[assignment] # which Table 1 leaves out
     x, real = torch.randn(1, n, config.d_model), torch.ones(1, n, dtype=torch.bool)
-    return lambda: part.mix(x, real)
+    if kind == "recurrent":
+        recurrence = Recurrence(config, causal=False)
+        return lambda: recurrence.states(x, real)
+    convolution = Convolution(config, False, 0)
+    return lambda: convolution.gated(x, real)
 
 
 def layer(kind: LayerType, n: int, config: ModelConfig) -> Callable[[], Tensor]:

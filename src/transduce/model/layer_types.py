@@ -101,13 +101,22 @@ class Recurrence(nn.Module):
     def mix(
         self, x: Float[Tensor, "B n d_model"], real: Bool[Tensor, "B n"]
     ) -> Float[Tensor, "B n d_model"]:
-        """See `Mixer.mix`. Padding stands at the end, so going forwards it comes too late."""
+        """See `Mixer.mix`."""
+        return self.W_O(self.states(x, real))
+
+    def states(
+        self, x: Float[Tensor, "B n d_model"], real: Bool[Tensor, "B n"]
+    ) -> Float[Tensor, "B n states"]:
+        """Return the state at each position, of both directions where there are two.
+
+        Padding stands at the end, so going forwards it comes too late.
+        """
         states, _ = self.forwards(x)
-        if self.backwards is not None:
-            back = reversal(real)
-            states_back, _ = self.backwards(taken(x, back))
-            states = torch.cat([states, taken(states_back, back)], dim=-1)
-        return self.W_O(states)
+        if self.backwards is None:
+            return states
+        back = reversal(real)
+        states_back, _ = self.backwards(taken(x, back))
+        return torch.cat([states, taken(states_back, back)], dim=-1)
 
     def start(self, x: Float[Tensor, "rows n d_model"]) -> Past:
         """See `Mixer.start`: the state, and an LSTM's cell, are zero."""
@@ -174,15 +183,21 @@ class Convolution(nn.Module):
         self, x: Float[Tensor, "B n d_model"], real: Bool[Tensor, "B n"]
     ) -> Float[Tensor, "B n d_model"]:
         """See `Mixer.mix`."""
+        return self.W_O(self.gated(x, real))
+
+    def gated(
+        self, x: Float[Tensor, "B n d_model"], real: Bool[Tensor, "B n"]
+    ) -> Float[Tensor, "B n c"]:
+        """Return A ⊙ σ(B) at each position."""
         before = self.span if self.causal else self.span // 2
         x = x.masked_fill(~real[:, :, None], 0.0)
-        return self.gated(functional.pad(x, (0, 0, before, self.span - before)))
+        return self.of_spans(functional.pad(x, (0, 0, before, self.span - before)))
 
-    def gated(self, x: Float[Tensor, "B wide d_model"]) -> Float[Tensor, "B n d_model"]:
-        """Return an output for each span of inputs that lies in x."""
+    def of_spans(self, x: Float[Tensor, "B wide d_model"]) -> Float[Tensor, "B n c"]:
+        """Return A ⊙ σ(B) for each span of inputs that lies in x."""
         n = x.size(1) - self.span
         inputs = [x[:, i : i + n] for i in range(0, self.span + 1, self.apart)]
-        return self.W_O(functional.glu(self.W(torch.cat(inputs, dim=-1))))
+        return functional.glu(self.W(torch.cat(inputs, dim=-1)))
 
     def start(self, x: Float[Tensor, "rows n d_model"]) -> Past:
         """See `Mixer.start`: what came before is zero."""
@@ -193,7 +208,7 @@ class Convolution(nn.Module):
     ) -> tuple[Float[Tensor, "rows 1 d_model"], Past]:
         """See `Mixer.step`: the last (k − 1) · distance inputs are remembered."""
         inputs = torch.cat([past.tensors[0], x], dim=1)
-        return self.gated(inputs), Past((inputs[:, 1:],))
+        return self.W_O(self.of_spans(inputs)), Past((inputs[:, 1:],))
 
 
 # Windows (row 4) --------------------------------------------------------------------------------
