@@ -135,6 +135,12 @@ def test_a_probability_that_goes_the_other_way_has_no_counterpart() -> None:
     assert row_of("big", base(P_drop=0.3)).paper == PAPER["big"]
 
 
+def test_what_a_row_leaves_as_it_is_is_said() -> None:
+    notes = row_of("D1", base(attention_dropout=0.1)).notes
+    assert notes == ("D1: of dropout only P_drop changes: attention_dropout and activation_dropout "
+                     "stay",)  # fmt: skip
+
+
 def test_names() -> None:
     assert [group.name for group in chosen(["layers", "B1", "A"])] == ["A", "B", "layers"]
     assert [group.rows for group in chosen(["B2", "B2"])] == [("B2",)]

@@ -211,20 +211,9 @@ def row_of(name: str, base: Config) -> Row:
             notes.append(f"kernel {base.model.kernel} is even: {base.model.kernel + 1}")
     else:
         row, paper = preset(name), preset(BASE)
-        changes = {"model": dict(_sizes(row.model, paper.model, base.model, notes))}
-        for table in ("model", "training"):
-            there, their_base, ours = (getattr(one, table) for one in (row, paper, base))
-            for key in ("P_drop", "positions") if table == "model" else ("eps_ls",):
-                before, after, now = (getattr(one, key) for one in (their_base, there, ours))
-                if after == before:
-                    continue
-                changes = merge(changes, {table: {key: after}})
-                if isinstance(after, float) and (after - before) * (after - now) < 0:
-                    comparable = False
-                    notes.append(
-                        f"the paper comes from {key} {before:g}, this base from {now:g}: the other "
-                        "direction, so there is nothing to compare with"
-                    )
+        sizes = dict(_sizes(row.model, paper.model, base.model, notes))
+        values, comparable = _values(row, paper, base, notes)
+        changes = merge({"model": sizes}, values)
     if changes["model"].get("positions") == "learned":  # as many as training pairs may need
         longest = max(base.model.max_positions, base.data.max_length + 1)
         changes["model"]["max_positions"] = longest
@@ -281,6 +270,27 @@ def _sizes(
     for key, width in widths.items():
         if ratio(key) != 1:
             yield key, nearest(key, width / h)
+
+
+def _values(row: Config, paper: Config, base: Config, notes: list[str]) -> tuple[Settings, bool]:
+    """Return what a row sets as the paper does, and whether it goes the paper's way from base."""
+    values: Settings = {"model": {}}
+    comparable = True
+    for table, key in (("model", "P_drop"), ("model", "positions"), ("training", "eps_ls")):
+        value, theirs, ours = (getattr(getattr(one, table), key) for one in (row, paper, base))
+        if value == theirs:
+            continue
+        values = merge(values, {table: {key: value}})
+        others = ("attention_dropout", "activation_dropout")
+        if key == "P_drop" and any(getattr(base.model, other) for other in others):
+            notes.append(f"of dropout only P_drop changes: {' and '.join(others)} stay")
+        if isinstance(value, float) and (value - theirs) * (value - ours) < 0:
+            comparable = False
+            notes.append(
+                f"the paper comes from {key} {theirs:g}, this base from {ours:g}: the other "
+                "direction, so there is nothing to compare with"
+            )
+    return values, comparable
 
 
 def _trained(config: Config) -> str:
