@@ -40,6 +40,9 @@ OPTIONS = {
         "MODEL", "--test", "--references", "--baseline", "--metrics", "--bleu-tokenize",
         "--ensemble", "--examples", "--output", "--json", "--set",
     },
+    "ablate": {
+        "RECIPE", "--out", "--rows", "--seeds", "--jobs", "--test", "--dry-run", "--set",
+    },
     "average": {"RUN", "--last", "--best", "--out"},
     "prepare": {"RECIPE", "--out", "--set"},
     "import": {"FOLDER", "--out"},
@@ -178,6 +181,9 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         ([*TRAIN, "--set", "model.d_model=9999992"], 2, ["GiB"]),
         ([*TRAIN, "--set", "model.d_model=9999992", "--dry-run"], 1, ["GiB", "[model] smaller"]),
         (["quickstart", "--minutes", "0", "--out", "OUT"], 2, ["minutes"]),
+        (["ablate", "nowhere.toml", "--out", "OUT"], 1, ["nowhere.toml"]),
+        (["ablate", "nowhere.toml", "--out", "OUT", "--rows", "layer"], 2, ["'layers'"]),
+        (["ablate", "nowhere.toml", "--out", "OUT", "--seeds", "0"], 2, ["--seeds 0"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )  # fmt: skip

@@ -55,6 +55,7 @@ Pairs = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
 Columns = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
 Languages = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
 OptionalPairs = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
+Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 Assignments = Annotated[list[str] | None, Parameter(name="--set", negative=())]
 Texts = Annotated[list[str] | None, Parameter(negative=())]
 Models = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
@@ -752,6 +753,54 @@ def show_study(make: "Callable[[Tell], Study]", out: Path | None, json: Path | N
         say(f"the study as a page: {out}")
     if json is not None:
         write_json(study, json)
+
+
+@app.command
+def ablate(
+    recipe: Path,
+    /,
+    *,
+    out: Path,
+    rows: Names = None,
+    seeds: int = 1,
+    jobs: int = 1,
+    test: OptionalPairs = None,
+    dry_run: Flag = False,
+    set: Assignments = None,
+) -> int:
+    """Train the rows of the paper's Table 3 on your pairs, scaled to your model, and compare them.
+
+    Each differs from base, the recipe's model, in one respect, and has the same pairs and as many
+    updates. Differences come with intervals, beside the paper's. Stopped or killed and started
+    again, it goes on; more rows or seeds may be asked for then.
+
+    Args:
+        recipe: a TOML file with the settings, or a prepared corpus.
+        out: folder of the ablation: all runs, ablation.json and ablation.html.
+        rows: rows of Table 3 (A1 ... E, big) or groups: A (heads), B (width of keys), C (sizes), D
+            (dropout, label smoothing), E (learned positions), layers, norms, normalisers,
+            positions. A to E unless given.
+        seeds: runs of each row.
+        jobs: runs side by side, each with its share of the threads.
+        test: test pairs to score on, instead of the validation pairs.
+        dry_run: only list the rows, and say how long it would take.
+        set: change a setting, e.g. --set training.steps=5000; may be repeated.
+    """
+    from transduce.inspection.ablation import ablate as run
+    from transduce.inspection.ablation import priced
+    from transduce.inspection.study import printed
+
+    pairs = files_of({"test": test}).get("test", "")
+    if dry_run:
+        for line in priced(recipe, out, rows or (), seeds, jobs, pairs, set or (), say):
+            print(line)
+        return 0
+    study, whole = run(recipe, out, rows or (), seeds, jobs, pairs, set or (), say)
+    if study is None:
+        return INTERRUPTED
+    for line in printed(study):
+        print(line)
+    return 0 if whole else TransduceError.status
 
 
 def files_of(parts: Mapping[str, Sequence[str] | None]) -> dict[str, Any]:

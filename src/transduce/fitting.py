@@ -5,7 +5,7 @@ polynomial in the numbers of sentences and positions, so that it is known for ev
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,11 +207,12 @@ def alive(storage: StorageWeakRef) -> bool:
     return not storage.expired()
 
 
-def divided(config: Config, corpus: Corpus, user: Settings) -> Choices:
+def divided(config: Config, corpus: Corpus, user: Settings, runs: int = 1) -> Choices:
     """Choose into how many micro-batches an update is divided, and each of these into parts.
 
     The fewest micro-batches of which each fits, with the model, in a fixed share of the device's
-    memory. What the user decided is left alone; only micro-batches deserve a word.
+    memory, or of the part of it that each of several runs side by side has. What the user decided
+    is left alone; only micro-batches deserve a word.
     """
     choices = Choices()
     given, device = user.get("training", {}), pick_device(config.device)
@@ -225,6 +226,7 @@ def divided(config: Config, corpus: Corpus, user: Settings) -> Choices:
 
     if "accumulation" not in given:
         found = needs(config, corpus, device)
+        found = replace(found, machine=found.machine // runs)
         accumulation = fewest(found, tokens, parts)
         if accumulation > 1:
             whole = found.memory(tokens, 1, parts(1))

@@ -36,11 +36,12 @@ class Speed(NamedTuple):
     """Seconds of the very first one, in which memory is touched and `training.compile` compiles."""
 
 
-def speed_of(trainer: Trainer, least: int = 10) -> Speed:
+def speed_of(trainer: Trainer, least: int = 10, most: float | None = None) -> Speed:
     """Measure updates on a copy of the model, for some seconds and at least so many updates.
 
     The first one is measured for itself.
     """
+    enough = SECONDS if most is None else min(most, SECONDS)
     keep_pages()  # as training does
     scratch = copy.copy(trainer)
     scratch.model = copy.deepcopy(trainer.model).train()
@@ -49,12 +50,12 @@ def speed_of(trainer: Trainer, least: int = 10) -> Speed:
     scratch.progress = Progress(trainer.progress.step)  # at the beginning of an epoch, to have one
     times: list[float] = []
     tokens: list[int] = []
-    while sum(times[1:]) < SECONDS or len(times) <= least:
+    while sum(times[1:]) < enough or len(times) <= least:
         for group, _ in scratch.updates_of_epoch():
             before = time.monotonic()
             tokens.append(scratch.update(group).tokens)
             times.append(time.monotonic() - before)
-            if sum(times[1:]) >= SECONDS and len(times) > least:
+            if sum(times[1:]) >= enough and len(times) > least:
                 break
     settled = times[max(1, len(times) // 5) :]  # the early ones touch new memory
     return Speed(sum(settled) / len(settled), sum(tokens) / len(tokens), times[0])

@@ -67,10 +67,10 @@ class Workers:
     def _submit(self, function: Callable[[J], T], job: J) -> "Future[T]":
         if self.pool is None:
             self.pool = ProcessPoolExecutor(
-                self.count, get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),)
+                self.count, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)
             )
         try:
-            with _without_interrupts():
+            with without_interrupts():
                 return self.pool.submit(function, job)
         except BrokenProcessPool:
             raise _broken() from None
@@ -83,7 +83,7 @@ class Workers:
 
 
 @contextmanager
-def _without_interrupts() -> Iterator[None]:
+def without_interrupts() -> Iterator[None]:
     """Ignore Ctrl-C for the moment in which a worker may be started.
 
     An interrupt in the midst of it would leave a worker that nobody waits for or ends; and what is
@@ -113,7 +113,7 @@ def _broken() -> TransduceError:
     )
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process when the one that started it is gone, however that happened."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
 

@@ -4,11 +4,12 @@ Every item has one or several references. Text is scored as it is shown, without
 but the one that the signature names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from transduce.config import HIGHER_IS_BETTER
 from transduce.errors import TransduceError, UsageError, did_you_mean
@@ -169,6 +170,46 @@ def compare(
         p_value = 1.0 if after.score == before.score else float(after.p_value or 0.0)
         found[name] = Comparison(name, float(after.score), float(before.score), p_value)
     return found
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of each item what a score of all of them is made of, so that samples can be scored."""
+
+    of_items: npt.NDArray[np.float64]
+    """A row for each item."""
+    score: Callable[[npt.NDArray[np.float64]], float]
+    """The score that belongs to the sum of some rows."""
+
+    def total(self) -> float:
+        """Return the score of all items."""
+        return self.score(self.of_items.sum(axis=0))
+
+    def samples(self, count: int) -> npt.NDArray[np.float64]:
+        """Return the scores of samples drawn from the items, as many in each as there are items.
+
+        Of all statistics with equally many items, the same items are drawn: their samples are
+        pairs (Koehn, 2004).
+        """
+        draw, size = np.random.default_rng(12345), len(self.of_items)
+        sums = (self.of_items[draw.integers(size, size=size)].sum(axis=0) for _ in range(count))
+        return np.array([self.score(one) for one in sums])
+
+
+def statistics(
+    outputs: Sequence[str], references: References, metric: str, bleu_tokenize: str = "13a"
+) -> Statistics:
+    """Return what a metric is made of, as for `evaluate`.
+
+    Raises:
+        TransduceError: as `evaluate` does.
+        UsageError: likewise.
+    """
+    _check_counts(outputs, references)
+    scorer = _scorer(metric, bleu_tokenize)
+    found = scorer._extract_corpus_statistics(list(outputs), _streams(references))
+    score_of: Any = scorer._compute_score_from_stats  # its types do not say that it knows arrays
+    return Statistics(np.array(found, np.float64), lambda sums: float(score_of(sums).score))
 
 
 def by_sentence(

@@ -49,6 +49,7 @@ class Plot:
     """Of x = 0, 1, ..., where these are not numbers."""
     level: float | None = None
     """A y to compare with, drawn across."""
+    level_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ class Study:
     machine: str
     record: dict[str, Any] = field(default_factory=dict)
     """The numbers, for those who want to go on with them."""
+
+    @property
+    def has_theory(self) -> bool:
+        """Whether a line of theory is drawn anywhere."""
+        plots = [plot for section in self.sections for plot in section.plots]
+        return any(curve.theory for plot in plots for curve in plot.curves)
 
 
 def printed(study: Study) -> Iterator[str]:
@@ -220,7 +227,7 @@ class Drawing:
     """A plot with its places worked out; the template only writes them down."""
 
     WIDTH, HEIGHT = 440.0, 330.0
-    LEFT, RIGHT, TOP, BOTTOM = 52.0, 430.0, 12.0, 282.0
+    LEFT, RIGHT, TOP, BOTTOM = 62.0, 430.0, 12.0, 282.0
 
     def __init__(self, plot: Plot) -> None:
         self.plot = plot
@@ -231,6 +238,9 @@ class Drawing:
         xs = [x for x, _ in everything] + ([-0.4, len(plot.names) - 0.6] if plot.names else [])
         self.x = Axis(xs, self.LEFT, self.RIGHT, plot.log)
         self.y = Axis([y for _, y in everything] + ends + levels, self.BOTTOM, self.TOP, plot.log)
+        room = (self.RIGHT - self.LEFT) / max(1, len(plot.names))
+        self.slanted = any(7 * len(name) > room for name in plot.names)
+        """Whether the names under the drawing are too long to stand side by side."""
 
     def x_ticks(self) -> list[tuple[float, str]]:
         """Return the places and texts under the drawing."""
