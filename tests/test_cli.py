@@ -101,7 +101,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def options_of(text: str) -> Iterator[str]:
     for line in text.splitlines():
-        if found := re.match(r"│ \*?\s*(--[a-z-]+|[A-Z]+)\b", line):
+        if found := re.match(r"│ \*?\s*(--[a-z-]+|[A-Z]{2,})\b", line):
             yield found[1]
 
 

@@ -779,7 +779,7 @@ def ablate(
         out: folder of the ablation: all runs, ablation.json and ablation.html.
         rows: rows of Table 3 (A1 ... E, big) or groups: A (heads), B (width of keys), C (sizes), D
             (dropout, label smoothing), E (learned positions), layers, norms, normalisers,
-            positions. A to E unless given.
+            positions. A, B, C, D and E unless given.
         seeds: runs of each row.
         jobs: runs side by side, each with its share of the threads.
         test: test pairs to score on, instead of the validation pairs.
