@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from transduce.config import LayerType, ModelConfig
 from transduce.inspection import layers
 from transduce.inspection.layer_costs import (
     KINDS,
+    best,
     cost,
     counted,
     exponent,
@@ -18,6 +20,7 @@ from transduce.inspection.layer_costs import (
     measured_path,
     mixing,
     operations,
+    operations_of_layer,
     path,
     sizes,
 )
@@ -30,6 +33,7 @@ SMALL = sizes(8).model_copy(update={"window": 5})
 def test_operations_by_formula_are_those_counted(kind: LayerType, n: int, d: int) -> None:
     with torch.device("meta"):
         assert counted(mixing(kind, n, sizes(d))) == operations(kind, n, sizes(d))
+        assert counted(layer(kind, n, sizes(d))) == operations_of_layer(kind, n, sizes(d))
 
 
 def test_operations_of_a_layer_by_hand() -> None:
@@ -86,12 +90,20 @@ def test_the_study_says_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "WIDTH_AT", 8)
     told: list[str] = []
     study = layers.study([8, 16], [8, 16], 8, told.append)
-    assert told == ["n = 8, d = 8", "n = 16, d = 8", "n = 8, d = 8", "n = 8, d = 16", "paths"]
+    assert told[0] == "round 1 of 3: n = 8, d = 8" and told[-1] == "paths"
     assert len(study.record["costs"]) == 16
     assert {way["kind"] for way in study.record["paths"]} > set(KINDS)
     table = study.sections[0].tables[0]
     assert [row[0] for row in table.rows] == list(KINDS)
     assert table.rows[0][1] == "O(n² · d)"
+
+
+def test_the_shortest_times_count() -> None:
+    point = cost("restricted", 4, 8)
+    times = [(3.0, 1.0, 2.0), (1.0, 2.0, 3.0)]
+    both = [replace(point, mixing=m, forward=f, training=t) for m, f, t in times]
+    found = best(both)
+    assert (found.mixing, found.forward, found.training) == (1.0, 1.0, 2.0)
 
 
 def transduce(*arguments: object) -> subprocess.CompletedProcess[str]:
