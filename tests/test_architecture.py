@@ -56,8 +56,8 @@ WITHIN = {
     "evaluation": ["error_rates", "metrics", "parity"],
     "inspection": [
         "study",
-        "explanation",
         "layer_costs",
+        "explanation",
         "layers",
         "toy",
         "positions",

@@ -46,6 +46,7 @@ OPTIONS = {
     "average": {"RUN", "--last", "--best", "--out"},
     "prepare": {"RECIPE", "--out", "--set"},
     "import": {"FOLDER", "--out"},
+    "explain": {"RECIPE", "--out", "--json", "--set"},
     "compare layers": {"--lengths", "--d", "--out", "--json"},
     "compare positions": {"--updates", "--seed", "--out", "--json"},
     "compare norms": {"--updates", "--seed", "--out", "--json"},

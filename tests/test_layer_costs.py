@@ -1,5 +1,6 @@
 """Table 1: formulas against counts, paths against the whole graph, exponents of known times."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from transduce.config import LayerType, ModelConfig
-from transduce.inspection import layers
+from transduce.inspection import layers, positions
 from transduce.inspection.layer_costs import (
     KINDS,
     best,
@@ -112,18 +113,23 @@ def transduce(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_commands(tmp_path: Path) -> None:
-    for what, settings in (
-        ("layers", ("--lengths", 16, "--lengths", 32, "--d", 8)),
-        ("positions", ("--updates", 2)),
-        ("norms", ("--updates", 2)),
-    ):
-        page, numbers = tmp_path / f"{what}.html", tmp_path / f"{what}.json"
-        done = transduce("compare", what, *settings, "--out", page, "--json", numbers)
-        assert done.returncode == 0, done.stderr
-        assert "threads" in done.stdout or "thread" in done.stdout
-        assert page.read_text().startswith("<!doctype html>")
-        assert numbers.exists()
+def test_a_command(tmp_path: Path) -> None:
+    page, numbers = tmp_path / "norms.html", tmp_path / "norms.json"
+    done = transduce("compare", "norms", "--updates", 2, "--out", page, "--json", numbers)
+    assert done.returncode == 0, done.stderr
+    assert "thread" in done.stdout.splitlines()[1]
+    assert page.read_text().startswith("<!doctype html>")
+    assert set(json.loads(numbers.read_text())["moved"]) == {"layer", "rms", "batch"}
+
+
+def test_positions_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "LENGTHS", (12, 13, 24))
+    monkeypatch.setattr(positions, "SENTENCES", 3)
+    study = positions.study(updates=2)
+    assert {len(points) for points in study.record["exact"].values()} == {3}
+    assert [sentence.split(":")[0] for sentence in study.sections[0].sentences] == [
+        "sinusoidal", "learned", "none",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -731,6 +731,30 @@ def norms(
     show_study(lambda tell: subject.study(updates, seed, tell), out, json)
 
 
+@app.command
+def explain(
+    recipe: Path,
+    /,
+    *,
+    out: Path | None = None,
+    json: Path | None = None,
+    set: Assignments = None,
+) -> None:
+    """Say what a model is in the paper's terms: figure 1, parameters, operations, memory.
+
+    Args:
+        recipe: a TOML file with the settings, a run or a model folder.
+        out: write it as a page (HTML) here.
+        json: write its numbers as JSON here.
+        set: change a setting, e.g. --set model.h=1; may be repeated.
+    """
+    from transduce.inspection import explanation as subject
+
+    settings = subject.settings_to_explain(recipe, set or ())
+    name = recipe.stem if recipe.suffix == ".toml" else recipe.resolve().name
+    show_study(lambda tell: subject.study(settings, name, tell), out, json)
+
+
 def at_least_one_update(updates: int) -> None:
     """Refuse a training of nothing."""
     if updates < 1:

@@ -78,14 +78,18 @@ def operations(kind: LayerType, n: int, config: ModelConfig) -> int:
 
 def operations_of_layer(kind: LayerType, n: int, config: ModelConfig) -> int:
     """Return the same for a whole encoder layer: with projections and feed-forward network."""
-    attention = kind in ("self-attention", "restricted")
     config = config.model_copy(update={"encoder_layer_type": kind})
     part = EncoderLayer(config, 0)
-    outside = [part.feed_forward.W_1.weight, part.feed_forward.W_2.weight]
-    assert isinstance(part.self_attention, nn.Module)
-    names = ("W_Q", "W_K", "W_V", "W_O") if attention else ("W_O",)
-    outside += [getattr(part.self_attention, name).weight for name in names]
-    return operations(kind, n, config) + n * sum(weight.numel() for weight in outside)
+    names = ("W_Q", "W_K", "W_V") if kind in ("self-attention", "restricted") else ()
+    before = [getattr(part.self_attention, name).weight for name in names]
+    after = [part.feed_forward.W_1.weight, part.feed_forward.W_2.weight]
+    rows = n
+    if kind == "restricted":  # blocks come out with what the last one was filled up with
+        windows = Windows(n, config.window, causal=False)
+        rows = windows.count * windows.block
+    W_O = part.self_attention.W_O.weight  # type: ignore[attr-defined]
+    outside = n * sum(weight.numel() for weight in before + after) + rows * W_O.numel()
+    return operations(kind, n, config) + outside
 
 
 def counted(run: Callable[[], object]) -> int:

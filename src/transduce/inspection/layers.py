@@ -181,7 +181,8 @@ def time_section(by_n: Sequence[Cost], d: int) -> Section:
     for kind in KINDS:
         alone, whole = (fits(by_n, kind, what) for what in ("mixing", "forward"))
         expected = 2 if kind == "self-attention" else 1
-        said = f"{kind}: mixing alone grows as n^{alone:.2f}, in theory n^{expected}"
+        theory = "n²" if expected == 2 else "n"
+        said = f"{kind}: mixing alone grows as n^{alone:.2f}, in theory as {theory}"
         said += f"; the whole layer as n^{whole:.2f}."
         if kind == "self-attention":
             equal = 6 * d
@@ -251,7 +252,7 @@ def times(costs: Sequence[Cost], by: str) -> list[Table]:
 def width_section(by_d: Sequence[Cost]) -> Section:
     """Return how time grows with the width."""
     sentences = [
-        f"{kind}: mixing grows as d^{fits(by_d, kind, 'mixing', 'd'):.2f}, in theory "
+        f"{kind}: mixing grows as d^{fits(by_d, kind, 'mixing', 'd'):.2f}, in theory as "
         f"{'d²' if kind in ('recurrent', 'convolutional') else 'd'}."
         for kind in KINDS
     ]

@@ -12,7 +12,9 @@ KINDS = ("sinusoidal", "learned", "none")
 TRAINED = 12
 """Letters of the longest sentence of training."""
 LENGTHS = (2, 4, 6, 8, 10, 12, 13, 14, 16, 20, 24, 30, 36)
-SENTENCES = 200
+FAR = 24
+"""The length that the sentences speak of."""
+SENTENCES = 100
 """Of each length."""
 
 
@@ -75,11 +77,11 @@ def sentences(
     said = []
     for kind in KINDS:
         within = [y for x, y in whole[kind] if x <= TRAINED]
-        just, far = (next(y for x, y in whole[kind] if x == n) for n in (TRAINED + 1, 24))
-        letter = next(y for x, y in single[kind] if x == 24)
+        just, far = (next(y for x, y in whole[kind] if x == n) for n in (TRAINED + 1, FAR))
+        letter = next(y for x, y in single[kind] if x == FAR)
         said.append(
             f"{kind}: up to {TRAINED} letters {sum(within) / len(within):.0f} % are copied "
-            f"exactly, of {TRAINED + 1} letters {just:.0f} %, of 24 {far:.0f} % (there, "
+            f"exactly, of {TRAINED + 1} letters {just:.0f} %, of {FAR} {far:.0f} % (there, "
             f"{letter:.0f} % of the next letters are right when those before are given). "
             f"{why[kind]}"
         )
