@@ -26,7 +26,9 @@ def explained(**model: object) -> Study:
 
 def test_the_papers_base() -> None:
     """§3: 6 + 6 layers of 512; 37,000 pieces in one matrix: 63 million (PAPER, D4)."""
-    found = study(overlay({"preset": "base", "tokenizer": {"vocabulary": 37000}}), "base")
+    found = study(
+        overlay({"profile": "paper", "preset": "base", "tokenizer": {"vocabulary": 37000}}), "base"
+    )
     assert found.record == {"parameters": 63_045_632, "departures": []}
     parts = rows(found, "Parameters")
     assert parts["source embedding"][0] == f"{37000 * 512:,}"

@@ -56,4 +56,4 @@ def test_the_commands_parse() -> None:
         words = shlex.split(re.split(r" [<>#]", line)[0], comments=True)[1:]
         _, bound, unused, _ = cli.app.parse_known_args(words)
         assert not unused, line
-        assert bound.arguments
+        assert bound.arguments or line.startswith("transduce compare"), line

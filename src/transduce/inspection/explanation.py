@@ -224,7 +224,7 @@ def memory(config: Config) -> Section:
     )
 
 
-def mib(size: float) -> str:
+def mib(size: int | float) -> str:
     """Return bytes in MiB."""
     return f"{size / 2**20:,.1f}"
 
