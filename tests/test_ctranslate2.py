@@ -74,7 +74,7 @@ ARCHITECTURES = st.fixed_dictionaries(
         "activation": st.sampled_from(["relu", "swish", "gelu"]),
         "attention_biases": st.booleans(),
         "output_bias": st.booleans(),
-        "positions": st.sampled_from(["sinusoidal", "learned"]),
+        "positions": st.sampled_from(["sinusoidal", "learned", "none"]),
         "max_positions": st.just(POSITIONS),
         "joint_vocabulary": st.booleans(),
         "tie_embeddings": st.booleans(),

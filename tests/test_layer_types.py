@@ -15,6 +15,7 @@ from torch.nn import functional
 from tests.conftest import BuildModel
 from transduce.config import ModelConfig, parse
 from transduce.errors import UsageError
+from transduce.exporting import ctranslate2, huggingface, onnx
 from transduce.model.layer_types import Convolution, Recurrence, Windows, budget
 from transduce.model.transformer import RestrictedAttention, attention
 
@@ -200,3 +201,25 @@ def test_batch_norm_takes_whole_batches() -> None:
     parse({"model": {"norm_kind": "batch"}}, "")
     with pytest.raises(UsageError, match=r"training\.workers must be 1"):
         parse({"model": {"norm_kind": "batch"}, "training": {"workers": 2}}, "")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"encoder_layer_type": kind} for kind in ("restricted", "recurrent", "convolutional")),
+        *({"decoder_layer_type": kind} for kind in ("restricted", "recurrent", "convolutional")),
+        {"norm_kind": "rms"}, {"norm_kind": "batch"}, {"attention_normaliser": "relu"},
+        {"attention_normaliser": "sparsemax"}, {"attention_normaliser": "entmax"},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)  # fmt: skip
+def test_no_export_carries_it_and_each_names_it(changes: dict[str, Any]) -> None:
+    config = of(**changes)
+    for format in (ctranslate2, huggingface, onnx):
+        assert any(next(iter(changes)) in name for name in format.refused(config))
+
+
+def test_settings_of_parts_that_are_not_there_stop_no_export() -> None:
+    config = of(window=7, kernel=5, dilated=True, cell="gru")
+    assert ctranslate2.refused(config) == onnx.refused(config) == []
+    assert not any("kernel" in name for name in huggingface.refused(config))

@@ -71,3 +71,9 @@ def test_axes_by_hand() -> None:
     assert even.place(5.0) == 50.0
     assert [text for _, text in even.ticks()] == ["0", "2", "4", "6", "8", "10"]
     assert Axis([3.0, 3.0], 0.0, 10.0, log=False).place(3.0) == 5.0
+
+
+def test_a_column_is_of_numbers_or_it_is_not() -> None:
+    rows = [["4 heads", "–", "n^2.01", "54.19 ± 4.59"], ["row of x", "12", "n^1", "-9.72 [-11, 7]"]]
+    assert Table(["a", "b", "c", "d"], rows).to_the_right == [False, True, True, True]
+    assert Table(["a"], []).to_the_right == [False]

@@ -81,13 +81,13 @@ def begun(
     return first_start(overlay(settings, assignments), run, say)
 
 
-def can_be_decoded(config: Config) -> None:
-    """Say so now if the engine that a recipe asks for will not know the model that comes of it.
+def can_be_decoded(settings: Settings) -> None:
+    """Say so now if the fast engine, which a recipe asks for, will not know what comes of it.
 
     Raises:
         UsageError: with the reason.
     """
-    if config.decoding.engine == "ctranslate2" and (reasons := obstacles(config)):
+    if reasons := obstacles(parse(settings, "the recipe")):
         raise UsageError(f"decoding.engine = 'ctranslate2': {reasons[0]}")
 
 
@@ -99,7 +99,6 @@ def corpus_folder(data: DataConfig, run: Path) -> Path:
 def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     """Look at the corpus, choose what the user left open, and prepare the corpus."""
     user = absolute(user)
-    can_be_decoded(choices.resolved({}, user))
     data = user.get("data", {})
     for part in ("train", "valid"):
         if not data.get(part):
@@ -112,6 +111,9 @@ def first_start(user: Settings, run: Path, say: Say) -> tuple[Config, Corpus]:
     if start := fine_tuning.start_of(user):
         user, usual = start.over(user), start.usual
         joint = start.config.model.joint_vocabulary
+    if user.get("decoding", {}).get("engine") == "ctranslate2":
+        asked_for = merge(usual, user)
+        can_be_decoded({part: asked_for.get(part, {}) for part in ("model", "decoding")})
     folder = Path(data.get("corpus") or run / CORPUS)
     corpus = prepare_corpus(user, folder, say)
     from_text = choices.from_text(corpus.survey(), merge(usual, user))

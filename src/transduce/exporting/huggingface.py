@@ -40,6 +40,10 @@ ONLY: Final[dict[str, Callable[[ModelConfig], object]]] = {
     "norm_place": lambda config: "post",
     "norm_epsilon": lambda config: 1e-5,
     "positions": lambda config: "sinusoidal",
+    "norm_kind": lambda config: "layer",
+    "encoder_layer_type": lambda config: "self-attention",
+    "decoder_layer_type": lambda config: "self-attention",
+    "attention_normaliser": lambda config: "softmax",
 }
 """Fields that have one value that the format can say."""
 

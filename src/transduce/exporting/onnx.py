@@ -55,7 +55,9 @@ CARRIED: dict[str, tuple[str, ...] | None] = {
     "cell": None,
 }
 """The settings of a model that the graphs obey: with these values, or with any."""
-NOT_CARRIED: frozenset[str] = frozenset()
+NOT_CARRIED = frozenset(
+    {"norm_kind", "encoder_layer_type", "decoder_layer_type", "attention_normaliser"}
+)
 """Those that they know nothing of: only their defaults can be exported."""
 
 

@@ -60,6 +60,14 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str = ""
 
+    @property
+    def to_the_right(self) -> list[bool]:
+        """Say of each column whether it holds numbers and nothing else."""
+        return [
+            bool(self.rows) and all(is_number(row[i]) for row in self.rows)
+            for i in range(len(self.columns))
+        ]
+
 
 @dataclass(frozen=True)
 class Section:
@@ -110,11 +118,10 @@ def aligned(table: Table) -> Iterator[str]:
     """Yield the lines of a table with its columns under each other."""
     rows = [list(table.columns), *(list(row) for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = [all(is_number(row[i]) for row in table.rows) for i in range(len(widths))]
     for number, row in enumerate(rows):
         cells = [
             cell.rjust(width) if to_the_right else cell.ljust(width)
-            for cell, width, to_the_right in zip(row, widths, right, strict=True)
+            for cell, width, to_the_right in zip(row, widths, table.to_the_right, strict=True)
         ]
         yield "  ".join(cells).rstrip()
         if number == 0:
@@ -160,8 +167,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"drawn": Drawing, "is_number": is_number, "anchor": anchor}
-    environment.tests["is_number_cell"] = is_number
+    environment.filters |= {"drawn": Drawing, "anchor": anchor}
     environment.globals["shapes"] = SHAPES
     return environment.from_string((WEB / "study.html").read_text("utf-8"))
 
