@@ -21,7 +21,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transduce.config import LayerType, ModelConfig
 from transduce.fitting import Witness, alive
-from transduce.model.layer_types import Convolution, Mixer, Recurrence, Windows, reach
+from transduce.model.layer_types import (
+    GATES,
+    Convolution,
+    Mixer,
+    Recurrence,
+    Windows,
+    reach,
+    width_of_convolution,
+    width_of_recurrence,
+)
 from transduce.model.transformer import EncoderLayer, fused_attention, mixer
 
 KINDS: tuple[LayerType, ...] = ("self-attention", "recurrent", "convolutional", "restricted")
@@ -64,12 +73,10 @@ def operations(kind: LayerType, n: int, config: ModelConfig) -> int:
         case "self-attention":
             return 2 * n * n * d  # Q Kᵀ, and its weights times V
         case "recurrent":
-            recurrence, gates = Recurrence(config, causal=False), 4 if config.cell == "lstm" else 3
-            c = recurrence.forwards.hidden_size
-            return 2 * gates * n * (config.d_model * c + c * c)
+            c = width_of_recurrence(config, directions=2)
+            return 2 * GATES[config.cell] * n * (config.d_model * c + c * c)
         case "convolutional":
-            both = Convolution(config, False, 0).W
-            return n * both.in_features * both.out_features
+            return n * config.kernel * config.d_model * 2 * width_of_convolution(config)
         case "restricted":
             windows = Windows(n, config.window, causal=False)
             keys = windows.block + 2 * config.window

@@ -29,11 +29,7 @@ def study(
     moved: dict[str, dict[str, list[float]]] = {}
     right: dict[str, dict[str, list[float]]] = {}
     for kind in KINDS:
-
-        def say(update: int, loss: float, kind: str = kind) -> None:
-            tell(f"{kind}: update {update:,} of {updates:,}, loss {loss:.3f}")
-
-        model = copier(LONGEST, updates, seed, say, norm_kind=kind)
+        model = copier(LONGEST, updates, seed, kind, tell, norm_kind=kind)
         for mode in ("training", "evaluation"):
             model.train(mode == "training")
             of_mode = [company(model, situation, seed) for situation in range(3)]

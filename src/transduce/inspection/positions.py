@@ -31,11 +31,9 @@ def study(
     whole: dict[str, list[tuple[float, float]]] = {}
     single: dict[str, list[tuple[float, float]]] = {}
     for kind in KINDS:
-
-        def say(update: int, loss: float, kind: str = kind) -> None:
-            tell(f"{kind}: update {update:,} of {updates:,}, loss {loss:.3f}")
-
-        model = copier(TRAINED, updates, seed, say, positions=kind, max_positions=max(LENGTHS) + 1)
+        model = copier(
+            TRAINED, updates, seed, kind, tell, positions=kind, max_positions=max(LENGTHS) + 1
+        )
         draw = torch.Generator().manual_seed(seed + 1)
         for n in LENGTHS:
             src = letters([n] * SENTENCES, draw)

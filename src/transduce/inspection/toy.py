@@ -37,7 +37,8 @@ def copier(
     longest: int,
     updates: int,
     seed: int = 1,
-    tell: Callable[[int, float], None] = lambda update, loss: None,
+    name: str = "copier",
+    tell: Callable[[str], None] = lambda line: None,
     **model: Any,
 ) -> Transformer:
     """Return a model that has learned to copy up to so many letters.
@@ -46,6 +47,7 @@ def copier(
         longest: letters of the longest sentence of training.
         updates: of 64 sentences each.
         seed: decides the weights and the letters.
+        name: of the model, for `tell`.
         tell: is told the loss now and then.
         model: settings of it.
     """
@@ -70,7 +72,7 @@ def copier(
         per_token.backward()
         optimizer.step()
         if update % 20 == 0:
-            tell(update, per_token.item())
+            tell(f"{name}: update {update:,} of {updates:,}, loss {per_token.item():.3f}")
     return made.eval()
 
 
