@@ -67,6 +67,11 @@ WITHIN = {
         "ablation_verdicts",
         "ablation_study",
         "ablation",
+        "attention",
+        "alignment",
+        "trace",
+        "pages",
+        "curves",
     ],
     "model": ["transformer"],
 }
