@@ -45,6 +45,7 @@ WITHIN = {
     "decoding": [
         "constraints",
         "search",
+        "recording",
         "engines",
         "ctranslate2",
         "choosing",

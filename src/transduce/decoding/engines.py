@@ -24,6 +24,7 @@ from transduce.decoding.search import (
     Same,
     Sampling,
     Step,
+    Watch,
     beam_search,
     sample,
 )
@@ -105,6 +106,8 @@ class StepByStep:
         raise NotImplementedError
 
     batch_tokens = 1024
+    watch: Watch | None = None
+    """Is shown every step of every search."""
 
     @property
     def side_by_side(self) -> int:
@@ -117,15 +120,14 @@ class StepByStep:
 
     def search(self, tasks: Sequence[Task], wanted: Wanted) -> list[list[Hypothesis]]:
         """See `Engine.search`."""
-        asked, penalty, n_best = wanted.decoding, wanted.penalty, wanted.n_best
+        asked, n_best = wanted.decoding, wanted.n_best
         step = self.start([task.source for task in tasks], coverage=asked.beta > 0)
         limits, rules = [task.limit for task in tasks], [task.rules for task in tasks]
+        how = (wanted.penalty, wanted.same, NEVER, rules, self.watch)
         if asked.method == "sample":
             sampling = Sampling(asked.temperature, asked.top_k, asked.top_p, asked.seed)
-            lines = [task.number for task in tasks]
-            return sample(step, limits, lines, n_best, sampling, penalty, wanted.same, NEVER, rules)
-        beam = wanted.beam_size
-        return beam_search(step, limits, beam, n_best, penalty, wanted.same, NEVER, rules)
+            return sample(step, limits, [task.number for task in tasks], n_best, sampling, *how)
+        return beam_search(step, limits, wanted.beam_size, n_best, *how)
 
 
 class TorchEngine(StepByStep):

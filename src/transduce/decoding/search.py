@@ -160,17 +160,47 @@ class _Found:
     worst_kept: float = -math.inf
     """Score of the n_best-th: what a live hypothesis has to beat."""
 
-    def add(self, hypothesis: Hypothesis, key: Hashable) -> None:
-        """Keep a finished output."""
+    def add(self, hypothesis: Hypothesis, key: Hashable) -> bool:
+        """Keep a finished output; say whether it is kept, and no equal one is better."""
         known = self.by_key.get(key)
-        if known is None or hypothesis.score > known.score:
-            self.by_key[key] = hypothesis
-            best = self.best()
-            self.worst_kept = best[-1].score if len(best) == self.n_best else -math.inf
+        if known is not None and hypothesis.score <= known.score:
+            return False
+        self.by_key[key] = hypothesis
+        best = self.best()
+        self.worst_kept = best[-1].score if len(best) == self.n_best else -math.inf
+        return True
 
     def best(self) -> list[Hypothesis]:
         """Return the `n_best` best, or as many as there are."""
         return sorted(self.by_key.values(), key=lambda found: -found.score)[: self.n_best]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step of a search, for whoever watches it: nothing here is to be changed."""
+
+    live: _Live
+    """The hypotheses before it."""
+    following: Next
+    """What the model said."""
+    rules: Sequence[Rule]
+    """What holds for each sentence; nothing, where nothing was asked for."""
+    chosen: _Continuations
+    """The continuations that were looked at."""
+    ended: dict[tuple[int, int], tuple[Hypothesis, bool]]
+    """By row and place in `chosen`: the outputs, and whether each was kept."""
+    grown: _Live
+    """The hypotheses after it; the row of one that has ended is still there."""
+    parents: Int[Tensor, "B beam"]
+    """Which of the hypotheses before it each of them continues."""
+    done: Bool[Tensor, " B"]
+    to_beat: Sequence[float]
+    """For each sentence, the score of the worst output that is kept; −∞ while there is room."""
+    results: Sequence[list[Hypothesis]]
+    """The outputs of the sentences that are done."""
+
+
+Watch = Callable[[Moment], None]
 
 
 def beam_search(
@@ -182,6 +212,7 @@ def beam_search(
     same: Same = tuple,
     never: Iterable[int] = NEVER,
     constraints: Sequence[Constraints] | None = None,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the best outputs of each sentence of a batch.
 
@@ -204,6 +235,7 @@ def beam_search(
         same: outputs for whose tokens this gives equal values count as one; the best is kept.
         never: tokens that are never generated.
         constraints: for each sentence.
+        watch: is shown every step; changes nothing.
 
     Returns:
         For each sentence its outputs, best score first: distinct, and fewer than `n_best` only if
@@ -220,7 +252,7 @@ def beam_search(
     def best(following: Next, live: _Live, rules: Sequence[Rule]) -> _Continuations:
         return _best(following, live, looked_at, reserved, penalty, rules)
 
-    return _search(step, best, limits, beam_size, n_best, penalty, same, constraints)
+    return _search(step, best, limits, beam_size, n_best, penalty, same, constraints, watch)
 
 
 def _search(
@@ -232,6 +264,7 @@ def _search(
     penalty: Penalty,
     same: Same,
     constraints: Sequence[Constraints] | None,
+    watch: Watch | None,
 ) -> list[list[Hypothesis]]:
     """Continue the hypotheses of each sentence as `choose` says, `width` of them, until all end."""
     if any(limit < 1 for limit in limits):
@@ -245,17 +278,24 @@ def _search(
     origin = torch.arange(len(limits))[:, None]
     while live.sentences:
         rules = [(constraints[s], limits[s] - live.length) for s in live.sentences if constraints]
-        chosen = choose(step(tokens, origin), live, rules)
+        following = step(tokens, origin)
+        chosen = choose(following, live, rules)
         real, ends = chosen.totals > DEAD, chosen.tokens == EOS
+        ended = {}
         for row, place in (real & ends & (chosen.ranks < width)).nonzero().tolist():
             hypothesis = _ended(live, chosen, row, place, penalty)
-            found[live.sentences[row]].add(hypothesis, same(hypothesis.tokens))
+            kept = found[live.sentences[row]].add(hypothesis, same(hypothesis.tokens))
+            ended[row, place] = (hypothesis, kept)
         grown, parents = _living(live, chosen, real & ~ends, width)
         done = _done(grown, limits, found, penalty)
         for row in done.nonzero().flatten().tolist():
             sentence = live.sentences[row]
             unfinished = grown if grown.totals[row, 0] > DEAD else live
             results[sentence] = found[sentence].best() or [unfinished.hypothesis(row, 0, penalty)]
+        if watch is not None:
+            to_beat = [found[sentence].worst_kept for sentence in live.sentences]
+            seen = (live, following, rules, chosen, ended, grown, parents, done, to_beat, results)
+            watch(Moment(*seen))
         on = (~done).nonzero().flatten()
         tokens, origin = grown.tokens[on, :, -1], on[:, None] * live.tokens.size(1) + parents[on]
         live = grown.rows(on)
@@ -271,7 +311,7 @@ def _best(
     rules: Sequence[Rule],
 ) -> _Continuations:
     """Return the best `looked_at` continuations of the live hypotheses of each sentence."""
-    log_probs = _restricted(following.log_probs, live, rules)
+    log_probs = restricted(following.log_probs, live, rules)
     # The best overall are among the best of each hypothesis (and reserved ones may be among them).
     top = largest(log_probs, min(looked_at + len(reserved), log_probs.size(-1)))
     values, ids = (x.cpu() for x in top)
@@ -279,7 +319,7 @@ def _best(
         values, ids = _with_wanted(values, ids, log_probs, live, rules)
     values = values.masked_fill(torch.isin(ids, reserved), -math.inf)
     totals = live.totals[:, :, None] + values.double()
-    covered = _covered(following, live)[:, :, None].expand_as(totals)
+    covered = coverage_of(following, live)[:, :, None].expand_as(totals)
     order = totals + (penalty.beta * penalty(live.length + 1)) * covered
     places = order.flatten(1).sort(dim=1, descending=True, stable=True).indices
     ranks = torch.arange(places.size(1)).repeat(len(places), 1)
@@ -320,12 +360,12 @@ def largest(
     return top.values, ids.gather(-1, top.indices)
 
 
-def _covered(following: Next, live: _Live) -> Float[Tensor, "B beam"]:
+def coverage_of(following: Next, live: _Live) -> Float[Tensor, "B beam"]:
     """Return the coverage of each hypothesis: what it was, where a step says nothing about it."""
     return live.coverage if following.coverage is None else following.coverage.cpu().double()
 
 
-def _restricted(
+def restricted(
     log_probs: Float[Tensor, "B beam vocab"], live: _Live, rules: Sequence[Rule]
 ) -> Float[Tensor, "B beam vocab"]:
     """Set to −∞ what the rules of each sentence do not allow."""
@@ -455,6 +495,7 @@ def sample(
     same: Same = tuple,
     never: Iterable[int] = NEVER,
     constraints: Sequence[Constraints] | None = None,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """Draw outputs of each sentence of a batch.
 
@@ -469,6 +510,7 @@ def sample(
         same: likewise.
         never: likewise.
         constraints: likewise, but phrases cannot be required.
+        watch: likewise.
 
     Returns:
         For each sentence its outputs, best score first; of equal ones one. Log-probabilities are
@@ -488,7 +530,7 @@ def sample(
         u = torch.from_numpy(np.stack([generators[s].random(count) for s in live.sentences]))
         return _drawn(following, live, u, sampling, reserved, rules)
 
-    return _search(step, drawn, limits, count, count, penalty, same, constraints)
+    return _search(step, drawn, limits, count, count, penalty, same, constraints, watch)
 
 
 def _drawn(
@@ -503,8 +545,8 @@ def _drawn(
 
     Each takes one of the random numbers `u` between 0 and 1.
     """
-    log_probs = _restricted(following.log_probs, live, rules).cpu()
-    totals, covered = live.totals, _covered(following, live)
+    log_probs = restricted(following.log_probs, live, rules).cpu()
+    totals, covered = live.totals, coverage_of(following, live)
     parents = torch.arange(totals.size(1)).expand(totals.shape)
     if live.length == 0:
         log_probs = log_probs.expand(-1, u.size(1), -1)
