@@ -780,6 +780,50 @@ def show_study(make: "Callable[[Tell], Study]", out: Path | None, json: Path | N
 
 
 @app.command
+def inspect(
+    model: Path,
+    text: str,
+    other: str | None = None,
+    /,
+    *,
+    target: str | None = None,
+    baseline: Path | None = None,
+    encoder_layer: int | None = None,
+    decoder_layer: int | None = None,
+    head: int = 1,
+    out: Path | None = None,
+    json: Flag = False,
+    set: Assignments = None,
+) -> None:
+    """See what a model does with a sentence: every head, one of them step by step, the search.
+
+    Without --out, in the terminal.
+
+    Args:
+        model: a model folder or a run.
+        text: the source; - reads a line from standard input.
+        other: another source, to be compared with it.
+        target: the target to look at, instead of the one that is searched for.
+        baseline: another model, to be compared on the same source.
+        encoder_layer: the layer that is followed step by step, from 1; the first unless given.
+        decoder_layer: likewise in the decoder; the last but one unless given.
+        head: likewise.
+        out: write a page (HTML) that needs nothing else.
+        json: print the numbers as JSON.
+        set: change a setting of [decoding], e.g. --set decoding.beam_size=8; may be repeated.
+    """
+    from transduce.inspection.inspecting import Subject, show, traced
+
+    subjects = [Subject(model, text)]
+    subjects += [Subject(model, other)] if other is not None else []
+    subjects += [Subject(baseline, text)] if baseline is not None else []
+    numbers = {"encoder_layer": encoder_layer, "decoder_layer": decoder_layer, "head": head}
+    traces = traced(subjects, target, numbers, with_changes(set or ()))
+    for line in show(traces, subjects, out, json, say):
+        print(line)
+
+
+@app.command
 def ablate(
     recipe: Path,
     /,

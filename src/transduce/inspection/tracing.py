@@ -35,6 +35,7 @@ from transduce.inspection.attention import (
 )
 from transduce.inspection.badges import badges
 from transduce.inspection.stations import Stations, stations
+from transduce.inspection.words import words
 from transduce.model import Transformer
 
 FORMAT, VERSION = "transduce trace", 1
@@ -96,8 +97,10 @@ def trace(
     weights = attention_weights(model, [(ids, wanted[:-1])])[0]
     weights["cross"] = weights["cross"][:, :, : len(tokens)]
     weights["decoder_self"] = weights["decoder_self"][:, :, : len(tokens), : len(tokens)]
-    source = {"text": line} | _side(translator.source, [*ids, EOS]) | {"flags": flags}
-    aim = {"text": translator.target.decode(tokens)} | _side(translator.target, tokens)
+    source: dict[str, Any] = {"text": line, "flags": flags}
+    source |= _side(translator.source, [*ids, EOS], None if flags else line)
+    aim: dict[str, Any] = {"text": translator.target.decode(tokens)}
+    aim |= _side(translator.target, tokens, target)
     inputs = [named(translator.target, id) for id in [BOS, *tokens[:-1]]]
     aim |= {"given": target is not None, "inputs": inputs, "log_probabilities": log_probs}
     return {
@@ -140,8 +143,13 @@ def named(tokenizer: Tokenizer, id: int) -> dict[str, Any]:
     return {"id": id, "text": text, "special": special is not None}
 
 
-def _side(tokenizer: Tokenizer, ids: Sequence[int]) -> dict[str, Any]:
-    return {"tokens": [named(tokenizer, id) for id in ids]}
+def _side(tokenizer: Tokenizer, ids: Sequence[int], text: str | None) -> dict[str, Any]:
+    """Return the tokens of one side, END included, and which of them make words."""
+    own = words(tokenizer, [id for id in ids if id != EOS], text)
+    return {
+        "tokens": [named(tokenizer, id) for id in ids],
+        "words": [{"text": word.text, "pieces": list(word.pieces)} for word in own],
+    }
 
 
 def _chosen(model: Transformer, choice: Choice) -> dict[Kind, int | None]:

@@ -1,0 +1,91 @@
+"""A trace in a terminal: the attention as shades, the search as a table, the alignment as i-j."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from torch import Tensor
+
+from transduce.inspection.study import Table, aligned
+
+SHADES = " ░▒▓█"
+WIDEST = 12
+"""Columns of a token's name beside its row."""
+
+
+def printed(trace: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines."""
+    yield f"source: {trace['source']['text']}"
+    yield f"target: {trace['target']['text']}"
+    yield ""
+    yield from heat_map(trace)
+    for decoding in trace["decodings"][:1]:
+        yield ""
+        yield from search(decoding)
+    for missing in trace["cannot_show"]:
+        yield f"cannot be shown: {missing}"
+
+
+def heat_map(trace: dict[str, Any]) -> Iterator[str]:
+    """Yield cross-attention: a row for each target token, a column for each source token."""
+    weights: Tensor = trace["attention"]["cross"]["weights"]
+    station = trace["stations"]["cross"]
+    mean = weights[station.layer].mean(dim=0)
+    layers = len(weights)
+    yield f"cross-attention, layer {station.layer + 1} of {layers}, mean of {weights.size(1)} heads"
+    source = [token["text"] for token in trace["source"]["tokens"]]
+    target = [token["text"] for token in trace["target"]["tokens"]]
+    names = [fitted(text) for text in target]
+    height = max(min(WIDEST, cell_len(text)) for text in source)
+    columns = [list(fitted(text, height).rjust(height)) for text in source]
+    if all(cell_len(text) == len(text) for text in source):
+        for line in range(height):
+            yield " " * (WIDEST + 2) + "".join(f"{column[line]} " for column in columns).rstrip()
+    for name, row in zip(names, mean.tolist(), strict=True):
+        shades = "".join(2 * SHADES[min(4, round(4 * weight))] for weight in row)
+        strongest = max(range(len(row)), key=lambda j: row[j])
+        said = f"{source[strongest]} {row[strongest]:.2f}"
+        yield f"{' ' * (WIDEST - cell_len(name))}{name}  {shades}  {said}".rstrip()
+
+
+def fitted(text: str, width: int = WIDEST) -> str:
+    """Return a text that takes at most so many columns."""
+    while cell_len(text) > width:
+        text = text[:-2] + "…"
+    return text
+
+
+def search(decoding: dict[str, Any]) -> Iterator[str]:
+    """Yield what became of the candidates, step by step, and how the search ended."""
+    penalty = decoding["penalty"]
+    alpha = f" {penalty['alpha']:g}" if penalty["kind"] == "gnmt" else ""
+    yield (
+        f"search: {decoding['method']} of {decoding['beam_size']}, length penalty "
+        f"{penalty['kind']}{alpha}, at most {decoding['limit']} tokens"
+    )
+    texts = {0: ""}
+    rows: list[Sequence[str]] = []
+    for number, step in enumerate(decoding["steps"], start=1):
+        for one in step["candidates"]:
+            texts[one["id"]] = f"{texts[one['parent']]} {one['token']['text']}".strip()
+            if one["fate"] != "cut":
+                numbers = (one["log_probability"], one["total"], one["score"])
+                cells = [f"{x:.3f}".replace("-", "−") for x in numbers]
+                rows.append([str(number), texts[one["id"]], *cells, one["fate"]])
+    columns = ["step", "tokens", "log p", "sum", "score", "fate"]
+    yield from aligned(Table(columns, rows))
+    yield ended(decoding)
+
+
+def ended(decoding: dict[str, Any]) -> str:
+    """Say why a search ended."""
+    end = decoding["end"]
+    match end["reason"]:
+        case "limit":
+            return "it ended at the length limit"
+        case "nothing lives":
+            return "it ended when no hypothesis was left"
+    return (
+        f"it ended because the best live hypothesis could reach {end['best_live']:.3f} / "
+        f"{end['divisor']:.3f} = {end['bound']:.3f} at most, and {end['to_beat']:.3f} was there"
+    )
