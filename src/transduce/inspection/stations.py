@@ -228,7 +228,7 @@ class _Reading:
         q, k, v = own("W_Q"), own("W_K"), own("W_V")
         alpha = self.output(f"{name}.weights")[head]
         b = self.input(f"{name}.W_O").chunk(self.model.config.h, dim=-1)[head]
-        raw = q @ k.T
+        raw = (q.double() @ k.double().T).to(q.dtype)
         return Head(q, k, v, raw, raw / math.sqrt(q.size(-1)), hidden, alpha, b)
 
     def hidden(self, kind: Kind, module: MultiHeadAttention, src: Tensor, tgt_in: Tensor) -> Tensor:

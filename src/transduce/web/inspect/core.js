@@ -42,6 +42,9 @@ var transduce = { views: [] };
   t.svg = (tag, attributes, ...children) =>
     filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
+  /** Put children into an element that is there. */
+  t.fill = (node, ...children) => filled(node, {}, children);
+
   /** A button that changes the state. */
   t.button = (text, change, attributes) =>
     t.el("button", { type: "button", on: { click: () => t.set(change()) }, ...attributes }, text);
@@ -183,7 +186,7 @@ var transduce = { views: [] };
   const FIRST = {
     view: "stations", trace: 0, kind: "encoder_self", layer: 0, head: 0, token: 0, key: 0,
     station: 0, part: 0, form: "paper", digits: 4, table: false, step: 0, decoding: 0,
-    threshold: 0.1, heads: "one", norm: "rows", later: false, words: true, node: 0, temperature: 1,
+    threshold: 0.1, heads: "one", sort: "place", norm: "rows", later: false, words: true, node: 0, temperature: 1,
   };
   t.state = { ...FIRST };
 

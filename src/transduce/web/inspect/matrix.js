@@ -59,6 +59,9 @@
         }
       }
       if (o.picked !== undefined && o.picked < height) frame(0, o.picked * tall, width * cell, tall);
+      if (o.pickedColumn !== undefined && o.pickedColumn < width) {
+        frame(o.pickedColumn * cell, 0, cell, height * tall);
+      }
       if (o.pick && document.activeElement === canvas) {
         frame(at[1] * cell, at[0] * tall, cell, tall);
       }
@@ -133,9 +136,11 @@
       return node;
     };
     const small = tall < 16 ? " small" : "";
+    const longest = Math.max(...columns.map((label) => text(label).length));
+    const above = `${Math.min(88, (small ? 16 : 20) + (small ? 5 : 6.5) * longest)}px`;
     const body = el("div", { class: "matrix-body" },
       el("span", { class: "corner" }),
-      el("div", { class: `column-labels${small}`, "aria-hidden": "true" },
+      el("div", { class: `column-labels${small}`, "aria-hidden": "true", style: { height: above } },
         columns.map((label, j) => el("span", { class: "slot", style: { width: `${cell}px` } },
           labelled(label, columnLabels, {})))),
       el("div", { class: `row-labels${small}`, "aria-hidden": "true" },
@@ -245,10 +250,10 @@
     const size = o.size || values.length;
     return el("div", { class: "vector" },
       el("span", { class: "vector-name" }, name),
-      el("span", { class: "components" }, cells, rest > 0 && el("span", { class: "quiet" }, ` … ${rest} more`)),
+      el("span", { class: "components" }, cells, rest > 0 && el("span", { class: "quiet" }, "…")),
       el("span", { class: "quiet vector-size" },
         size > values.length ? `the first ${values.length} of ${size} numbers`
-          : `${size} numbers, length ${t.number(t.norm(values))}`),
+          : `${rest > 0 ? `${shown} of ` : ""}${size} numbers, length ${t.number(t.norm(values))}`),
       values.length > SHOWN && strip(values, range));
   };
 

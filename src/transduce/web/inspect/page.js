@@ -115,10 +115,11 @@
 
   // Checks ---------------------------------------------------------------------------------------
 
-  /** Follow the numbers of the page by hand; return the largest difference to the model's own. */
+  /** Follow the numbers of the page by hand; return the largest difference to the model's own,
+   * of numbers above 1 in proportion to them. */
   t.checked = (own) => {
     let worst = 0;
-    const differ = (a, b) => { worst = Math.max(worst, Math.abs(a - b)); };
+    const differ = (a, b) => { worst = Math.max(worst, Math.abs(a - b) / Math.max(1, Math.abs(b))); };
     for (const station of Object.values(own.stations)) {
       if (!station) continue;
       const one = station.one;
