@@ -74,6 +74,7 @@ WITHIN = {
         "stations",
         "badges",
         "tracing",
+        "numbers",
         "pages",
         "terminal",
         "inspecting",

@@ -16,6 +16,8 @@ from transduce.inspection.stations import (
     PADDING,
     VISIBLE,
     WINDOW,
+    Head,
+    Stations,
     matrix_of,
     stations,
 )
@@ -49,6 +51,11 @@ def shaken(model: Transformer) -> Transformer:
     return model
 
 
+def one(found: Stations) -> Head:
+    assert found.one is not None
+    return found.one
+
+
 def projected(x: Array, by: dict[str, Any]) -> Array:
     y = x @ np.array(by["W"]).T
     return y if by["bias"] is None else y + np.array(by["bias"])
@@ -77,7 +84,7 @@ def test_the_chain_reproduces_the_layer(
     stack = model.encoder if kind == "encoder_self" else model.decoder
     found = stations(model, SRC, TGT, kind, layer, head, row)
     shown = as_json(found, lambda x: x.tolist())
-    one = shown["one"]
+    eq_1 = shown["one"]
     x = np.array(shown["x"])
     inner = x if shown["norm_before"] is None else normal(x, shown["norm_before"])
     assert inner == pytest.approx(np.array(shown["input"]), abs=1e-9)
@@ -86,20 +93,20 @@ def test_the_chain_reproduces_the_layer(
         for of, letter in (("input", "Q"), ("memory", "K"), ("memory", "V"))
     )
     for ours, letter in ((q, "q"), (k, "k"), (v, "v")):
-        assert ours == pytest.approx(np.array(one[letter]), abs=1e-9)
-    assert q @ k.T == pytest.approx(np.array(one["raw"]), abs=1e-9)
-    s = np.array(one["s"])
+        assert ours == pytest.approx(np.array(eq_1[letter]), abs=1e-9)
+    assert q @ k.T == pytest.approx(np.array(eq_1["raw"]), abs=1e-9)
+    s = np.array(eq_1["s"])
     assert q @ k.T / math.sqrt(5) == pytest.approx(s, abs=1e-9)
-    visible = np.array(one["hidden"]) == VISIBLE
-    alpha = np.array(one["alpha"])
+    visible = np.array(eq_1["hidden"]) == VISIBLE
+    alpha = np.array(eq_1["alpha"])
     assert not alpha[~visible].any()
     if model.config.attention_normaliser == "softmax":
         e = np.where(visible, np.exp(s - np.where(visible, s, -np.inf).max(1, keepdims=True)), 0)
         assert e / e.sum(1, keepdims=True) == pytest.approx(alpha, abs=1e-7)
         assert alpha.sum(1) == pytest.approx(1.0, abs=1e-6)
-    assert alpha @ v == pytest.approx(np.array(one["b"]), abs=1e-6)
+    assert alpha @ v == pytest.approx(np.array(eq_1["b"]), abs=1e-6)
     concat = np.array(shown["concat"])
-    assert concat[:, head * 7 : (head + 1) * 7] == pytest.approx(np.array(one["b"]), abs=1e-9)
+    assert concat[:, head * 7 : (head + 1) * 7] == pytest.approx(np.array(eq_1["b"]), abs=1e-9)
     attended = projected(concat, shown["W_O"])
     out = x + attended
     assert out == pytest.approx(np.array(shown["sum"]), abs=1e-9)
@@ -136,14 +143,14 @@ def test_embeddings_and_positions(build: BuildModel) -> None:
 
 def test_what_is_hidden_and_why(build: BuildModel) -> None:
     model = build()
-    padded = stations(model, SRC, TGT, "encoder_self", 0, 0, row=1).one
+    padded = one(stations(model, SRC, TGT, "encoder_self", 0, 0, row=1))
     assert padded.hidden[0].tolist() == [VISIBLE] * 3 + [PADDING] * 2
-    causal = stations(model, SRC, TGT, "decoder_self", 0, 0).one
+    causal = one(stations(model, SRC, TGT, "decoder_self", 0, 0))
     assert causal.hidden.tolist() == [[FUTURE if j > i else VISIBLE for j in range(4)]
                                       for i in range(4)]  # fmt: skip
     assert causal.alpha[0].tolist() == [1.0, 0.0, 0.0, 0.0]
     near = build(encoder_layer_type="restricted", window=1)
-    hidden = stations(near, SRC, TGT, "encoder_self", 0, 0).one.hidden
+    hidden = one(stations(near, SRC, TGT, "encoder_self", 0, 0)).hidden
     assert hidden[0].tolist() == [VISIBLE, VISIBLE, WINDOW, WINDOW, WINDOW]
 
 
@@ -152,8 +159,9 @@ def test_company_changes_nothing(build: BuildModel, kind: Kind) -> None:
     model = build()
     together = stations(model, SRC, TGT, kind, 0, 1, row=1)
     alone = stations(model, SRC[1:, :3], TGT[1:, :2], kind, 0, 1)
-    q, k = alone.one.alpha.shape
-    torch.testing.assert_close(together.one.alpha[:q, :k], alone.one.alpha)
+    q, k = one(alone).alpha.shape
+    torch.testing.assert_close(one(together).alpha[:q, :k], one(alone).alpha)
+    assert together.out is not None
     torch.testing.assert_close(together.out[:q], alone.out)
 
 
@@ -194,7 +202,7 @@ def test_other_layer_types_have_cross_attention_alone(build: BuildModel) -> None
     weights = attention_weights(model, [([5, 6], [7])])[0]
     assert weights["encoder_self"].shape == (0, 3, 3, 3)
     assert weights["cross"].shape == (2, 3, 2, 3)
-    assert stations(model, SRC, TGT, "cross", 1, 0).one.alpha.shape == (4, 5)
+    assert one(stations(model, SRC, TGT, "cross", 1, 0)).alpha.shape == (4, 5)
 
 
 def test_matrix_of_a_linear_map() -> None:

@@ -781,11 +781,12 @@ def show_study(make: "Callable[[Tell], Study]", out: Path | None, json: Path | N
 
 @app.command
 def inspect(
-    model: Path,
-    text: str,
+    model: Path | None = None,
+    text: str | None = None,
     other: str | None = None,
     /,
     *,
+    numbers: Path | None = None,
     target: str | None = None,
     baseline: Path | None = None,
     encoder_layer: int | None = None,
@@ -803,6 +804,8 @@ def inspect(
         model: a model folder or a run.
         text: the source; - reads a line from standard input.
         other: another source, to be compared with it.
+        numbers: instead, a file of vectors and matrices typed by hand (TOML or JSON: q, k, v; or x,
+            W_Q, W_K, W_V, W_O; h, mask, padding, layer_norm); no model is needed.
         target: the target to look at, instead of the one that is searched for.
         baseline: another model, to be compared on the same source.
         encoder_layer: the layer that is followed step by step, from 1; the first unless given.
@@ -812,14 +815,23 @@ def inspect(
         json: print the numbers as JSON.
         set: change a setting of [decoding], e.g. --set decoding.beam_size=8; may be repeated.
     """
-    from transduce.inspection.inspecting import Subject, show, traced
+    from transduce.inspection.inspecting import Subject, show, traced, traced_numbers
 
-    subjects = [Subject(model, text)]
-    subjects += [Subject(model, other)] if other is not None else []
-    subjects += [Subject(baseline, text)] if baseline is not None else []
-    numbers = {"encoder_layer": encoder_layer, "decoder_layer": decoder_layer, "head": head}
-    traces = traced(subjects, target, numbers, with_changes(set or ()))
-    for line in show(traces, subjects, out, json, say):
+    layers = {"encoder_layer": encoder_layer, "decoder_layer": decoder_layer, "head": head}
+    if numbers is not None:
+        if model is not None:
+            raise UsageError("--numbers needs no model")
+        traces = [traced_numbers(numbers)]
+        name = numbers.name
+    elif model is None or text is None:
+        raise UsageError("give a model and a text, or --numbers FILE")
+    else:
+        subjects = [Subject(model, text)]
+        subjects += [Subject(model, other)] if other is not None else []
+        subjects += [Subject(baseline, text)] if baseline is not None else []
+        traces = traced(subjects, target, layers, with_changes(set or ()))
+        name = " and ".join(dict.fromkeys(subject.name for subject in subjects))
+    for line in show(traces, name, out, json, say):
         print(line)
 
 

@@ -10,6 +10,7 @@ from transduce.config import STDIN, Settings, merge
 from transduce.data.text import one_line
 from transduce.decoding.translator import opened
 from transduce.errors import UsageError
+from transduce.inspection.numbers import read_numbers, trace_numbers
 from transduce.inspection.pages import write_page
 from transduce.inspection.terminal import printed
 from transduce.inspection.tracing import Choice, as_json, trace
@@ -64,6 +65,20 @@ def traced(
     return found
 
 
+def traced_numbers(path: Path) -> dict[str, Any]:
+    """Return the trace of a file of numbers.
+
+    Raises:
+        UsageError: if they do not fit each other.
+        TransduceError: if the file cannot be read.
+    """
+    try:
+        return trace_numbers(read_numbers(path), path.stem)
+    except UsageError as error:
+        text = str(error)
+        raise UsageError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+
 def line_of(text: str) -> str:
     """Return the text, or the first line of standard input for `-`."""
     if text != STDIN:
@@ -73,7 +88,7 @@ def line_of(text: str) -> str:
 
 def show(
     traces: Sequence[dict[str, Any]],
-    subjects: Sequence[Subject],
+    name: str,
     out: Path | None,
     as_data: bool,
     say: Callable[[str], None],
@@ -82,14 +97,13 @@ def show(
 
     Args:
         traces: one for each subject.
-        subjects: of what.
+        name: of the models.
         out: the page.
         as_data: print JSON: an object or, of two traces, a list.
         say: is told where the page is.
     """
     if out is not None:
-        names = dict.fromkeys(subject.name for subject in subjects)
-        write_page(traces, out, " and ".join(names))
+        write_page(traces, out, name)
         say(f"the page: {out}")
     if as_data:
         data = [as_json(one) for one in traces]

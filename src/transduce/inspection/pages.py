@@ -20,7 +20,6 @@ from markupsafe import Markup
 from torch import Tensor
 
 from transduce import __version__
-from transduce.inspection.attention import KINDS
 from transduce.model_folder import write_file
 
 WEB = resources.files("transduce") / "web"
@@ -78,8 +77,8 @@ def page(traces: Traces, name: str) -> str:
 def only_chosen(trace: dict[str, Any]) -> dict[str, Any]:
     """Return a trace with the attention of those layers alone that are followed step by step."""
     attention, marks = {}, {}
-    for kind in KINDS:
-        whole, station = trace["attention"][kind], trace["stations"][kind]
+    for kind, whole in trace["attention"].items():
+        station = trace["stations"][kind]
         places = [] if station is None else [whole["layers"].index(station.layer)]
         layers = [whole["layers"][place] for place in places]
         attention[kind] = {"layers": layers, "weights": whole["weights"][places]}
@@ -102,9 +101,9 @@ class Packing:
     def trace(self, trace: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trace whose arrays are references into its `arrays`."""
         packed: dict[str, Any] = self.packed(trace)
-        weights = [trace["attention"][kind]["weights"] for kind in KINDS]
-        if 4 * sum(x.numel() for x in weights) > EXACT:
-            for kind, own in zip(KINDS, weights, strict=True):
+        weights = {kind: own["weights"] for kind, own in trace["attention"].items()}
+        if 4 * sum(x.numel() for x in weights.values()) > EXACT:
+            for kind, own in weights.items():
                 packed["attention"][kind]["weights"] = self.share(own)
         return packed | {"arrays": self.arrays}
 

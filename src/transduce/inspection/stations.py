@@ -96,34 +96,39 @@ class Head:
 
 @dataclass(frozen=True)
 class Stations:
-    """The way of one sentence through one attention sub-layer and the head chosen in it."""
+    """The way of one sentence through one attention sub-layer and the head chosen in it.
+
+    Of numbers typed by hand, what they do not give is None.
+    """
 
     kind: Kind
     layer: int
     """From 0."""
     head: int
+    """From 0."""
+    h: int
     embedded: Embedded | None
     """Of the first layer's self-attention."""
-    x: Float[Tensor, "q d_model"]
+    x: Float[Tensor, "q d_model"] | None
     """What enters the sub-layer, and is added to what it makes."""
     norm_before: Normalised | None
-    input: Float[Tensor, "q d_model"]
+    input: Float[Tensor, "q d_model"] | None
     """What queries are made of."""
-    memory: Float[Tensor, "k d_model"]
+    memory: Float[Tensor, "k d_memory"] | None
     """What keys and values are made of: the same, or what the encoder made of the source."""
-    W_Q: Projection
-    W_K: Projection
-    W_V: Projection
-    one: Head
+    W_Q: Projection | None
+    W_K: Projection | None
+    W_V: Projection | None
+    one: Head | None
     normaliser: str
-    concat: Float[Tensor, "q joined"]
+    concat: Float[Tensor, "q joined"] | None
     """The b of all heads side by side."""
-    W_O: Projection
-    attended: Float[Tensor, "q d_model"]
-    sum: Float[Tensor, "q d_model"]
+    W_O: Projection | None
+    attended: Float[Tensor, "q attended"] | None
+    sum: Float[Tensor, "q d_model"] | None
     """x + attended."""
     norm_after: Normalised | None
-    out: Float[Tensor, "q d_model"]
+    out: Float[Tensor, "..."] | None
     """What leaves the sub-layer."""
     feed_forward: ShortFeedForward | None
     """Where it comes next; after the decoder's self-attention cross-attention does."""
@@ -186,6 +191,7 @@ class _Reading:
             kind=kind,
             layer=layer,
             head=head,
+            h=self.model.config.h,
             embedded=self.embedded(kind) if layer == 0 and kind != "cross" else None,
             x=x,
             norm_before=self.normalised(norm) if pre else None,

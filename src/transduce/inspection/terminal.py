@@ -15,6 +15,9 @@ WIDEST = 12
 
 def printed(trace: dict[str, Any]) -> Iterator[str]:
     """Yield the lines."""
+    if trace["model"] is None:
+        yield from by_hand(trace)
+        return
     yield f"source: {trace['source']['text']}"
     yield f"target: {trace['target']['text']}"
     yield ""
@@ -24,6 +27,47 @@ def printed(trace: dict[str, Any]) -> Iterator[str]:
         yield from search(decoding)
     for missing in trace["cannot_show"]:
         yield f"cannot be shown: {missing}"
+
+
+def by_hand(trace: dict[str, Any]) -> Iterator[str]:
+    """Yield the stations of numbers typed by hand, as tables."""
+    (station,) = trace["stations"].values()
+    queries = [token["text"] for token in trace["target"]["tokens"]]
+    keys = [token["text"] for token in trace["source"]["tokens"]]
+    one, norm = station.one, station.norm_after
+    if one is not None:
+        for title, numbers in (
+            ("q · k", one.raw), ("s = q · k / √d_k", one.s), ("weights", one.alpha),
+        ):  # fmt: skip
+            yield from matrix(title, queries, keys, numbers, one.hidden)
+        yield from matrix("outputs b", queries, None, one.b)
+        if station.attended is not None:
+            yield from matrix("all heads, W_O", queries, None, station.attended)
+    if norm is not None:
+        yield from matrix(
+            "normalised", [str(i + 1) for i in range(len(norm.output))], None, norm.output
+        )
+
+
+def matrix(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str] | None,
+    numbers: Tensor,
+    hidden: Tensor | None = None,
+) -> Iterator[str]:
+    """Yield a matrix with its names; what is hidden stands in brackets."""
+    cells = []
+    for i, (name, row) in enumerate(zip(rows, numbers.tolist(), strict=True)):
+        shown = [f"{x + 0.0:.4f}" for x in row]
+        for j, text in enumerate(shown):
+            if hidden is not None and hidden[i, j]:
+                shown[j] = f"({text})"
+        cells.append([name, *shown])
+    names = columns or [str(j + 1) for j in range(numbers.size(1))]
+    yield title
+    yield from aligned(Table(["", *names], cells))
+    yield ""
 
 
 def heat_map(trace: dict[str, Any]) -> Iterator[str]:

@@ -4,7 +4,7 @@
  *
  * @typedef {{id: number, text: string, special: boolean}} Token
  * @typedef {{shape: number[], data: ArrayLike<number>}} Numbers
- * @typedef {{id: string, name: string, missing: function(Object): string,
+ * @typedef {{id: string, name: string, there?: function(Object): boolean, missing: function(Object): string,
  *            draw: function(HTMLElement, Object, Object): void,
  *            keys?: Object<string, function(Object, Object): Object>,
  *            help?: string[][]}} View

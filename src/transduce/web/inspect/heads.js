@@ -42,6 +42,7 @@
 
   t.views.push({
     id: "head", name: "Lines",
+    there: (trace) => Boolean(trace.model),
     missing: (trace, state) => trace.attention[state.kind].layers.length ? "" : `No weights of ${t.kinds[state.kind]} are here: ${trace.cannot_show.join("; ") || "choose another kind"}.`,
     draw: (root, trace, state) => {
       const { layers, weights } = trace.attention[state.kind];

@@ -250,7 +250,7 @@
     const size = o.size || values.length;
     return el("div", { class: "vector" },
       el("span", { class: "vector-name" }, name),
-      el("span", { class: "components" }, cells, rest > 0 && el("span", { class: "quiet" }, "…")),
+      el("span", { class: "components" }, cells),
       el("span", { class: "quiet vector-size" },
         size > values.length ? `the first ${values.length} of ${size} numbers`
           : `${rest > 0 ? `${shown} of ` : ""}${size} numbers, length ${t.number(t.norm(values))}`),

@@ -68,6 +68,7 @@
 
   t.views.push({
     id: "overview", name: "All heads",
+    there: (trace) => Boolean(trace.model),
     draw: (root, trace, state) => {
       const kinds = Object.keys(t.kinds).filter((kind) => trace.attention[kind].layers.length);
       t.fill(root,

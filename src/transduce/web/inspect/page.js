@@ -7,7 +7,9 @@
   /** Do something once the view stands in the page. */
   t.after = (does) => { waiting.push(does); };
 
-  const current = () => t.views.find((view) => view.id === t.state.view) || t.views[0];
+  /** The views that have anything to do with what is here. */
+  const views = () => t.views.filter((view) => !view.there || view.there(trace()));
+  const current = () => views().find((view) => view.id === t.state.view) || views()[0];
   const trace = () => t.traces[Math.min(t.state.trace, t.traces.length - 1)];
 
   /** Keep the state within what there is: another sentence may be shorter. */
@@ -22,7 +24,7 @@
     const within = (x, count) => Math.max(0, Math.min(Math.round(x), count - 1));
     state.token = within(state.token, queries.length);
     state.key = within(state.key, keys.length);
-    state.head = within(state.head, own.model.h);
+    state.head = within(state.head, own.model ? own.model.h : 1);
   }
 
   /** Draw the whole page anew; what had the focus has it again. */
@@ -31,7 +33,7 @@
     const focus = document.activeElement && document.activeElement.id;
     const view = current(), own = trace();
     waiting = [];
-    document.getElementById("tabs").replaceChildren(...t.views.map((other, i) => {
+    document.getElementById("tabs").replaceChildren(...views().map((other, i) => {
       const chosen = other === view;
       return el("button", {
         type: "button", role: "tab", id: `tab-${other.id}`, "aria-selected": String(chosen),
@@ -60,7 +62,7 @@
   };
 
   function otherLayer(state, own, by) {
-    const { layers } = own.attention[state.kind];
+    const { layers } = own.attention[state.kind] || { layers: [] };
     const place = layers.indexOf(state.layer) + by;
     return place in layers ? { layer: layers[place] } : null;
   }
@@ -78,14 +80,14 @@
     if (box.open) return;
     if (event.key === "/") { document.getElementById("find").focus(); event.preventDefault(); return; }
     if (at.getAttribute("role") === "tab" && /^Arrow(Left|Right)$/.test(event.key)) {
-      const place = t.views.indexOf(current()) + (event.key === "ArrowRight" ? 1 : -1);
-      const next = t.views[(place + t.views.length) % t.views.length];
+      const place = views().indexOf(current()) + (event.key === "ArrowRight" ? 1 : -1);
+      const next = views()[(place + views().length) % views().length];
       t.set({ view: next.id });
       document.getElementById(`tab-${next.id}`).focus();
       event.preventDefault();
       return;
     }
-    const number = t.views[+event.key - 1];
+    const number = views()[+event.key - 1];
     if (number) { t.set({ view: number.id }); return; }
     const does = (current().keys || {})[event.key] || GENERAL[event.key];
     if (!does) return;
@@ -121,7 +123,7 @@
     let worst = 0;
     const differ = (a, b) => { worst = Math.max(worst, Math.abs(a - b) / Math.max(1, Math.abs(b))); };
     for (const station of Object.values(own.stations)) {
-      if (!station) continue;
+      if (!station || !station.one) continue;
       const one = station.one;
       const [q, k, v, raw, s, hidden, alpha, b] = ["q", "k", "v", "raw", "s", "hidden", "alpha", "b"]
         .map((name) => t.matrixOf(t.numbers(own, one[name])));

@@ -8,7 +8,7 @@
 
   /** Read what a station needs, as rows of numbers; in the lecture's form everything is transposed. */
   function reading(trace, state) {
-    const own = trace.stations[state.kind], one = own.one;
+    const own = trace.stations[state.kind], one = own.one || {};
     const rows = (array) => array ? t.matrixOf(t.numbers(trace, array)) : null;
     const { queries, keys } = sidesOf(trace, state.kind);
     const lecture = state.form === "lecture";
@@ -38,7 +38,7 @@
       : { rows: labels, columns, values, hidden: o.hidden };
     const sizes = flipped ? `${columns.length} × ${labels.length}` : size;
     return t.matrix({
-      ...shown, id: o.id, name: `${symbol}: ${name}`, range: o.range, cell: o.cell || (columns.length > 24 && !o.keyed ? 10 : undefined),
+      ...shown, id: o.id, name: `${symbol}: ${name}`, range: o.range, cell: o.cell || (columns.length > 24 && !o.keyed ? 12 : undefined),
       title: [el("i", {}, symbol), ` ${name} `, el("span", { class: "quiet" }, `[${sizes}]`)],
       picked: flipped ? undefined : r.i, pickedColumn: flipped ? r.i : undefined,
       pick: o.keyed ? (i, j) => flipped ? { token: j, key: i } : { token: i, key: j } : (i, j) => ({ token: flipped ? j : i }),
@@ -105,7 +105,7 @@
       },
     },
     {
-      name: "q, k, v", there: () => true,
+      name: "q, k, v", there: (own) => own.one,
       draw: (r) => {
         const { own, i, j, state } = r, left = [];
         const part = Math.min(state.part, Math.min(8, r.d_k) - 1);
@@ -136,7 +136,7 @@
       },
     },
     {
-      name: "Scores", there: () => true,
+      name: "Scores", there: (own) => own.one,
       draw: (r) => {
         const { i, j } = r;
         const left = [
@@ -153,7 +153,7 @@
       },
     },
     {
-      name: "Mask", there: () => true,
+      name: "Mask", there: (own) => own.one,
       draw: (r) => {
         const { i, own } = r, count = r.hidden[i].filter((x) => x).length;
         const kinds = { decoder_self: "A position must not look ahead: what it is to predict stands there. Everything strictly above the diagonal is hidden, the diagonal itself is not: a token may look at itself. The mask for all positions at once is a triangle; position by position in decoding, the later keys are simply not there yet.",
@@ -169,7 +169,7 @@
       },
     },
     {
-      name: "Softmax", there: () => true,
+      name: "Softmax", there: (own) => own.one,
       draw: (r) => {
         const { i, own } = r, right = [alphaMatrix(r)];
         if (own.normaliser !== "softmax") {
@@ -188,7 +188,7 @@
       },
     },
     {
-      name: "Output b", there: () => true,
+      name: "Output b", there: (own) => own.one,
       draw: (r) => {
         const { i } = r, order = r.alpha[i].map((_, key) => key).filter((key) => r.alpha[i][key] > 0);
         order.sort((a, b) => r.alpha[i][b] - r.alpha[i][a]);
@@ -212,40 +212,39 @@
       },
     },
     {
-      name: "All heads", there: (own) => Boolean(own.concat),
+      name: "All heads", there: (own) => own.concat && (own.h > 1 || own.attended),
       draw: (r) => {
         const { own, i, state } = r, concat = r.rows(own.concat), attended = r.rows(own.attended);
-        const width = r.b[0].length, { h } = r.trace.model;
+        const width = r.b[0].length, { h } = own;
         const whole = concat[i].length === h * width;
-        const { W, bias } = bare(own.W_O, r.trace);
-        const part = Math.min(state.part, Math.min(8, attended[i].length) - 1);
+        const { W, bias } = own.W_O ? bare(own.W_O, r.trace) : { W: [], bias: null };
+        const part = attended ? Math.min(state.part, Math.min(8, attended[i].length) - 1) : 0;
         const left = [
           el("p", {}, h === 1 ? "There is one head." : `The b of all ${h} heads are put side by side, and W_O makes one vector of the model's width of them.`),
           whole && Array.from({ length: h }, (_, head) => vec(head === own.head ? el("b", {}, `head ${head + 1} (this one)`) : `head ${head + 1}`, concat[i].slice(head * width, (head + 1) * width))),
-          vec("W_O · joined", attended[i], { id: "o", pick: (c) => ({ part: c }), picked: part }),
+          attended && vec("W_O · joined", attended[i], { id: "o", pick: (c) => ({ part: c }), picked: part }),
           W[part] && W[part].length === concat[i].length && [el("h3", {}, `Component ${part + 1}, term by term`),
             opened(r, W[part], concat[i], [`row ${part + 1} of W_O`, "joined"], bias && bias[part], attended[i][part])],
         ];
         const right = [
           tokenMatrix(r, { id: "m-concat", symbol: "Concat", name: "all heads", rows: r.queries, values: concat }),
-          tokenMatrix(r, { id: "m-attended", symbol: r.lecture ? "W_O O" : "Concat W_Oᵀ", name: "what attention gives", rows: r.queries, values: attended }),
+          attended && tokenMatrix(r, { id: "m-attended", symbol: r.lecture ? "W_O O" : "Concat W_Oᵀ", name: "what attention gives", rows: r.queries, values: attended }),
         ];
         return { left, right };
       },
     },
     {
-      name: "Add & norm", there: (own) => Boolean(own.sum),
+      name: "Add & norm", there: (own) => own.sum || own.norm_after,
       draw: (r) => {
-        const { own, i } = r, x = own.x ? r.rows(own.x) : null, total = r.rows(own.sum), out = r.rows(own.out);
+        const { own, i } = r, x = own.sum ? r.rows(own.x) : null, out = r.rows(own.out);
         const left = [
           x && el("p", {}, "The sub-layer's input is added to what it made (the residual connection), so that each layer has only to say what is to change."),
           x && vec(el("i", {}, "x"), x[i]),
-          own.attended && vec("attention", r.rows(own.attended)[i]),
-          vec("sum", total[i]),
-          own.norm_after ? [el("p", {}, "Then the norm, the paper's order (post-norm):"), normed(r, own.norm_after)]
+          own.sum && [vec("attention", r.rows(own.attended)[i]), vec("sum", r.rows(own.sum)[i])],
+          own.norm_after ? [own.sum && el("p", {}, "Then the norm, the paper's order (post-norm):"), normed(r, own.norm_after)]
             : own.norm_before && el("p", {}, "No norm follows: this model normalises before each sub-layer (pre-norm), see station 1."),
         ];
-        const right = [tokenMatrix(r, { id: "m-out", symbol: "out", name: "what leaves the sub-layer", rows: r.queries, values: out })];
+        const right = [tokenMatrix(r, { id: "m-out", symbol: "out", name: "what leaves the sub-layer", rows: out.length === r.queries.length ? r.queries : out.map((_, n) => String(n + 1)), values: out })];
         return { left, right };
       },
     },
@@ -287,10 +286,10 @@
 
   /** A norm, step by step, for the chosen token. */
   function normed(r, norm) {
-    const { i } = r;
     const input = r.rows(norm.input), output = r.rows(norm.output);
+    const i = Math.min(r.i, input.length - 1);
     const own = (array) => t.row(t.numbers(r.trace, array));
-    const one = (array) => { const all = own(array); return all.length === input.length ? all[i] : null; };
+    const one = (array) => { const all = own(array); return norm.kind !== "batch" ? all[i] : null; };
     const mean = norm.mean ? one(norm.mean) : 0, variance = one(norm.variance);
     const bias = norm.bias ? own(norm.bias) : null;
     if (norm.kind === "batch" || variance === null) {
@@ -308,6 +307,7 @@
 
   function where(r) {
     const { own, trace } = r;
+    if (!trace.model) return "Numbers typed by hand, no model.";
     const [from, to] = SIDES[own.kind] || ["", ""];
     const count = from === "encoder" ? trace.model.N_encoder : trace.model.N_decoder;
     return own.kind === "cross"
@@ -363,7 +363,7 @@
         t.choice("form", "form", state.form, [["paper", "paper: rows are tokens"], ["lecture", "lecture: columns are tokens"]], (form) => ({ form })),
         t.choice("digits", "digits", state.digits, [[4, "4"], [8, "8"]], (digits) => ({ digits: +digits })),
         t.tick("table", "as tables", state.table, (table) => ({ table }))),
-      el("p", { class: "lead quiet" }, trace.model && `${where(r)} Head ${r.own.head + 1} of ${trace.model.h}. `,
+      el("p", { class: "lead quiet" }, `${where(r)} Head ${r.own.head + 1} of ${r.own.h}. `,
         state.form === "paper" ? "On screen: the paper's form, softmax(QKᵀ/√d_k)V; a row is a token." : "On screen: the lecture's form, A = KᵀQ/√d_k, O = VA′; a column is a token. (Lectures that write α before the softmax and α′ after it mean s and α here.)"),
       el("div", { class: "tokens", role: "group", "aria-label": "the token that is followed" },
         r.queries.map((token, i) => el("button", { type: "button", id: `token-${i}`, "aria-pressed": String(i === r.i), on: { click: () => t.set({ token: i }) } }, t.token(token)))),
