@@ -61,7 +61,8 @@ def traced(
             # Attention is recorded by the torch engine alone, whatever else translates faster.
             alone = merge(settings, {"decoding": {"engine": "torch"}})
             translators[subject.model] = opened([subject.model], alone)[1]
-        found.append(trace(translators[subject.model], line_of(subject.text), target, choice))
+        own = trace(translators[subject.model], line_of(subject.text), target, choice)
+        found.append(own | {"name": subject.name})
     return found
 
 

@@ -24,8 +24,8 @@ from transduce.model_folder import write_file
 
 WEB = resources.files("transduce") / "web"
 SCRIPTS = (
-    "core", "matrix", "stations", "overview", "heads", "map", "alignment", "comparison", "decoding",
-    "page",
+    "core", "matrix", "stations", "overview", "heads", "map", "alignment", "comparison", "tree",
+    "decoding", "page",
 )  # fmt: skip
 LARGE = 4_000_000
 """Bytes: of a page that were larger, less is written, and the page says what."""

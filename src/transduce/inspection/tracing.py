@@ -35,7 +35,7 @@ from transduce.inspection.attention import (
 )
 from transduce.inspection.badges import badges
 from transduce.inspection.stations import Stations, stations
-from transduce.inspection.words import words
+from transduce.inspection.words import pieces, words
 from transduce.model import Transformer
 
 FORMAT, VERSION = "transduce trace", 1
@@ -144,11 +144,12 @@ def named(tokenizer: Tokenizer, id: int) -> dict[str, Any]:
 
 
 def _side(tokenizer: Tokenizer, ids: Sequence[int], text: str | None) -> dict[str, Any]:
-    """Return the tokens of one side, END included, and which of them make words."""
-    own = words(tokenizer, [id for id in ids if id != EOS], text)
-    return {
-        "tokens": [named(tokenizer, id) for id in ids],
-        "words": [{"text": word.text, "pieces": list(word.pieces)} for word in own],
+    """Return the tokens of one side, END included, and which of them make words or pieces."""
+    own = [id for id in ids if id != EOS]
+    units = {"words": words(tokenizer, own, text), "pieces": pieces(tokenizer, own)}
+    return {"tokens": [named(tokenizer, id) for id in ids]} | {
+        name: [{"text": unit.text, "pieces": list(unit.pieces)} for unit in found]
+        for name, found in units.items()
     }
 
 

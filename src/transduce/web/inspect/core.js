@@ -63,6 +63,37 @@ var transduce = { views: [] };
         on: { change: (event) => t.set(change(event.target.checked)) } }),
       label);
 
+  /**
+   * A labelled slider: while it moves, `move` is called; where it rests, the state changes.
+   * `text` makes of a value what stands beside it.
+   */
+  t.slider = (id, label, value, { min, max, step, text }, change, move) => {
+    const said = t.el("output", { for: id }, text(value));
+    const now = (event) => Number(event.target.value);
+    return t.el("label", { class: "choice slider" }, t.el("span", {}, label),
+      t.el("input", { id, type: "range", min, max, step, value, "aria-valuetext": text(value), on: {
+        input: (event) => {
+          said.textContent = text(now(event));
+          event.target.setAttribute("aria-valuetext", text(now(event)));
+          if (move) move(now(event));
+        },
+        change: (event) => t.set(change(now(event))),
+      } }),
+      said);
+  };
+
+  /** What tells one trace from the other: the sentence, or else the model. */
+  t.nameOf = (i) => {
+    const other = t.traces.some((own) => own.source.text !== t.traces[0].source.text);
+    const { source, name } = t.traces[i];
+    const text = other || !name ? source.text : name;
+    return `${i + 1}: ${text.length > 40 ? `${text.slice(0, 39)}…` : text}`;
+  };
+
+  /** A choice between two traces; nothing where there is one. */
+  t.subject = (state) => t.traces.length > 1 && t.choice("subject", "of", state.trace,
+    t.traces.map((_, i) => [i, t.nameOf(i)]), (i) => ({ trace: Number(i) }));
+
   /** Have a screen reader say something. */
   t.say = (text) => { document.getElementById("said").textContent = text; };
 
@@ -187,6 +218,8 @@ var transduce = { views: [] };
     view: "stations", trace: 0, kind: "encoder_self", layer: 0, head: 0, token: 0, key: 0,
     station: 0, part: 0, form: "paper", digits: 4, table: false, step: 0, decoding: 0,
     threshold: 0.1, heads: "one", sort: "place", norm: "rows", later: false, words: true, node: 0, temperature: 1,
+    layers: "one", dropped: true, beside: "", links: "most", across: false,
+    alignment_layer: -1, alignment_head: -1,
   };
   t.state = { ...FIRST };
 

@@ -7,6 +7,12 @@
   /** Do something once the view stands in the page. */
   t.after = (does) => { waiting.push(does); };
 
+  /** Draw a part of the view anew, as while a slider moves. */
+  t.redraw = (part, ...children) => {
+    part.replaceChildren(...children);
+    for (const does of waiting.splice(0)) does();
+  };
+
   /** The views that have anything to do with what is here. */
   const views = () => t.views.filter((view) => !view.there || view.there(trace()));
   const current = () => views().find((view) => view.id === t.state.view) || views()[0];
@@ -47,7 +53,7 @@
     root.replaceChildren();
     if (missing) root.append(el("p", { class: "empty" }, missing));
     else view.draw(root, own, t.state);
-    for (const does of waiting) does();
+    for (const does of waiting.splice(0)) does();
     if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
   };
 
