@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from tests.test_translator import CHARS
-from transduce.config import DecodingConfig, ModelConfig
+from transduce.config import EOS, DecodingConfig, ModelConfig
 from transduce.decoding.translator import Translator, translator_of
 from transduce.errors import UsageError
 from transduce.inspection import trace
+from transduce.inspection.attention import attention_weights
 from transduce.inspection.pages import Packing, in_script, only_chosen, page
 from transduce.inspection.terminal import printed
 from transduce.inspection.tracing import Choice, as_json, recorded
@@ -93,10 +94,12 @@ def test_recording_changes_nothing() -> None:
         assert len(record.steps) == len(attended)
         for weights in attended:
             torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)))
-    found = recorded(own, "cab de", 1)[0].text
-    forced = trace(own, "cab de", found)["attention"]["cross"]["weights"][0].mean(dim=0)
-    steps = torch.stack([weights[0] for weights in recorded(own, "cab de", 1)[2]])
-    torch.testing.assert_close(steps, forced[: len(steps)])
+    _, record, attended = recorded(own, "cab de", 1)
+    tokens = [token for token in record.outputs[0].tokens if token != EOS]
+    model = own.engine.model  # type: ignore[attr-defined]
+    weights = attention_weights(model, [(own.source.encode("cab de"), tokens)])[0]["cross"]
+    forced = weights[0].mean(dim=0)[: len(attended)]
+    torch.testing.assert_close(torch.stack([step[0] for step in attended]), forced)
 
 
 def test_a_given_target_is_scored_and_named() -> None:
