@@ -46,8 +46,8 @@ def recording(
     thread = get_ident()
 
     def listen(name: str, module: nn.Module) -> Any:
-        def record(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            if get_ident() == thread:
+        def record(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+            if get_ident() == thread and isinstance(output, Tensor):
                 passed[name] = Passed(inputs, output)
 
         return module.register_forward_hook(record)

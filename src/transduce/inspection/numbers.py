@@ -234,7 +234,7 @@ class _Own:
             hidden[torch.ones_like(hidden, dtype=torch.bool).triu(1)] = FUTURE
         return hidden
 
-    def split(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "1 h n d"]:
+    def split(self, x: Float[Tensor, "n joined"]) -> Float[Tensor, "1 h n d"]:
         return x.unflatten(1, (self.numbers.h, -1)).transpose(0, 1)[None]
 
     def head(self) -> Head:

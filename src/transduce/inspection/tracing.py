@@ -36,7 +36,8 @@ from transduce.inspection.attention import (
 from transduce.inspection.badges import badges
 from transduce.inspection.stations import Stations, stations
 from transduce.inspection.words import pieces, words
-from transduce.model import Transformer
+from transduce.model import MultiHeadAttention, Transformer
+from transduce.model.transformer import scores
 
 FORMAT, VERSION = "transduce trace", 1
 SPECIAL = {PAD: "PAD", UNK: "UNKNOWN", BOS: "BEGIN", EOS: "END"}
@@ -222,14 +223,18 @@ def recorded(
     limit = translator.limit(len(translator.source.encode(line)[: translator.max_source]))
     penalty = Penalty(decoding.penalty, decoding.alpha, decoding.beta)
     recorder = Recorder(penalty, limit, beam_size, decoding.method)
-    layer = max(0, engine.model.config.N_decoder - 2)
-    name = f"{module_name('cross', layer)}.weights"
+    name = module_name("cross", max(0, engine.model.config.N_decoder - 2))
     attended: list[Tensor] = []
-    with recording(engine.model, lambda module, _: module == name) as passed:
+    # Queries and keys are listened to, not weights: so the search computes what it always does.
+    heard = (f"{name}.W_Q", f"{name}.W_K")
+    with recording(engine.model, lambda module, _: module in heard) as passed:
 
         def watch(moment: Moment) -> None:
             recorder(moment)
-            attended.append(passed[name].output[0].mean(dim=0).cpu())
+            module = engine.model.get_submodule(name)
+            assert isinstance(module, MultiHeadAttention)
+            Q, K = (module.split(passed[one].output) for one in heard)
+            attended.append(module.normalise(scores(Q, K), None)[0].mean(dim=0).cpu())
 
         watched = Translator(
             _Watched(engine, watch),

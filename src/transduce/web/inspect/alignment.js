@@ -140,7 +140,7 @@
     }));
 
     const root = el("div", { class: across ? "alignment across" : "alignment" },
-      row("source", source), wires, row("target", target));
+      row("source", source), el("div", { class: "between" }, wires), row("target", target));
 
     function wire() {
       const box = wires.getBoundingClientRect();
@@ -185,14 +185,27 @@
   function how(trace, state, source, target) {
     const { layer, head } = chosen(trace, state);
     const heads = head < 0 ? `mean of all ${trace.model.h} heads` : `head ${head + 1}`;
-    const units = [["source", trace.source, source], ["target", trace.target, target]].map(
-      ([name, side, units]) => `${name}: ${units === side.words ? "words" : "pieces"}` +
-        (state.words && units !== side.words ? ", because it is one word" : "")).join("; ");
-    return `Cross-attention of decoder layer ${layer + 1}, ${heads} (${units}). The columns of a ` +
-      "word's pieces are summed, its rows averaged; what falls on END is left out. " + (state.later
-      ? "Read one step later: at the step that has the word as its input, and not at the one that produces it."
+    const unit = (side, units) => units === side.words ? "words"
+      : state.words ? "pieces (it is one word)" : "pieces";
+    return `Cross-attention of decoder layer ${layer + 1}, ${heads}, from target ${unit(trace.target, target)} ` +
+      `to source ${unit(trace.source, source)}. The columns of a word's pieces are summed, its rows ` +
+      "averaged; what falls on END is left out. " + (state.later
+      ? "Read one step later: at the step that has the word as its input, not the one that produces it."
       : "Read at the step that produces the word.");
   }
+
+  const scrolling = (name, attributes, ...children) => el("div", {
+    tabindex: 0, role: "group", "aria-label": `${name}, can be scrolled`, ...attributes,
+  }, children);
+
+  const table = (links, source, target) => el("table", { class: "numbers links" },
+    el("caption", { class: "unseen" }, "Links"),
+    el("thead", {}, el("tr", {}, ["i", "source", "j", "target", "share"].map((name, c) =>
+      el("th", { scope: "col", class: c === 4 ? "n" : null }, name)))),
+    el("tbody", {}, links.map(({ i, j, share }) => el("tr", {},
+      el("td", { class: "quiet" }, i), el("td", { dir: "auto" }, source[i].text),
+      el("td", { class: "quiet" }, j), el("td", { dir: "auto" }, target[j].text),
+      el("td", { class: "n" }, t.number(share))))));
 
   function result(trace, state, threshold) {
     const { source, target, mean } = attention(trace, state);
@@ -200,38 +213,30 @@
     const note = el("p", { class: "said quiet" }, "Point at a word, or move with the arrow keys.");
     const copied = el("span", { class: "quiet", role: "status" });
     const text = pairs(links), words = (units) => units.map((unit) => unit.text);
+    const rounding = t.rounding(trace, { ...chosen(trace, state), kind: "cross", heads: "mean", layers: "one" });
+    const drawn = [scrolling("Words and their links", { class: "scroll fits" },
+      drawing(source, target, mean, links, state.across, note)), note];
+    const shares = t.matrix({
+      id: "words", name: "Share of each source word in the look of each target word",
+      title: "All shares: target words in rows, source words in columns",
+      rows: words(target), columns: words(source), values: mean, range: [0, 1], saved: "alignment",
+      hint: "Rows sum to what did not fall on END.",
+    });
     return el("div", { class: "beside" },
-      el("div", {},
-        el("div", { class: "scroll fits", tabindex: 0, role: "group", "aria-label": "Words and their links, can be scrolled" },
-          drawing(source, target, mean, links, state.across, note)),
-        note),
+      state.across && el("div", { class: "whole" }, drawn),
+      el("div", {}, !state.across && drawn, shares),
       el("section", { class: "aside", "aria-label": "Links" },
         el("p", {}, how(trace, state, source, target)),
-        t.rounding(trace, { ...chosen(trace, state), kind: "cross", heads: "mean", layers: "one" }),
+        rounding && el("p", { class: "quiet" }, rounding),
         el("h3", {}, "Links as i-j, the source first, from 0"),
-        el("p", { class: "pairs-text" }, el("code", { id: "pairs" }, text || "none")),
+        scrolling("Pairs", { class: "pairs-text" }, el("code", { id: "pairs" }, text || "none")),
         el("div", { class: "saves" },
           el("button", { type: "button", class: "plain", on: {
             click: async () => { copied.textContent = await copy(text); } } }, "Copy"),
           el("button", { type: "button", class: "plain", on: {
             click: () => t.save("alignment.txt", `${text}\n`, "text/plain") } }, "Save"),
           copied),
-        el("div", { class: "scroll tall", tabindex: 0, role: "group", "aria-label": "Table of links, can be scrolled" },
-          el("table", { class: "numbers links" },
-            el("caption", { class: "unseen" }, "Links"),
-            el("thead", {}, el("tr", {}, ["i", "source", "j", "target", "share"].map((name, c) =>
-              el("th", { scope: "col", class: c === 4 ? "n" : null }, name)))),
-            el("tbody", {}, links.map(({ i, j, share }) => el("tr", {},
-              el("td", { class: "quiet" }, i), el("td", { dir: "auto" }, source[i].text),
-              el("td", { class: "quiet" }, j), el("td", { dir: "auto" }, target[j].text),
-              el("td", { class: "n" }, t.number(share)))))))),
-      el("section", { class: "whole", "aria-label": "All shares" },
-        t.matrix({
-          id: "words", name: "Share of each source word in the look of each target word",
-          title: "Every target word (row) and every source word (column)",
-          rows: words(target), columns: words(source), values: mean, range: [0, 1], saved: "alignment",
-          hidden: () => "", hint: "Rows sum to what did not fall on END.",
-        })));
+        scrolling("Table of links", { class: "scroll tall" }, table(links, source, target))));
   }
 
   function draw(root, trace, state) {

@@ -30,9 +30,11 @@
   }
 
   /** Tokens as running text; those that are marked stand out. */
-  t.running = (tokens, marks) => tokens.map((token, i) =>
-    el(marks && marks[i] ? "mark" : "span", { class: token.special ? "token special" : null },
-      token.special ? token.text : token.text.replaceAll("▁", " ")));
+  t.running = (tokens, marks) => tokens.map((token, i) => {
+    const text = token.special ? token.text : token.text.replaceAll("▁", " ");
+    return [token.special || text.startsWith(" ") ? " " : "",
+      el(marks[i] ? "mark" : "span", { class: token.special ? "token special" : null }, text.trimStart())];
+  });
 
   // Outputs --------------------------------------------------------------------------------------
 
@@ -44,8 +46,8 @@
       el("p", { dir: "auto" }, t.running(own.source.tokens, marks.source[i])),
       el("p", { class: "output-text", dir: "auto" }, t.running(tokens, marks.target[i])),
       el("p", { class: "quiet" }, best
-        ? `score ${t.division(own.decodings[0], { total: best.log_probability, score: best.score }, best.n)}, ${best.n} tokens`
-        : `log-probability ${t.number(total)}, ${tokens.length} tokens${given ? ", given" : ""}`));
+        ? `score ${t.division(own.decodings[0], { total: best.log_probability, score: best.score }, best.n)}, ${t.tokens(best.n)}`
+        : `log-probability ${t.number(total)}, ${t.tokens(tokens.length)}${given ? ", given" : ""}`));
   }
 
   /** The tokens of both outputs, those that are shared in one row. */
@@ -79,7 +81,7 @@
     if (state.layers === "one" && !layers.includes(state.layer)) {
       return { problem: `of its ${t.kinds[state.kind]}, layer ${state.layer + 1} is not here` };
     }
-    if (state.head >= trace.model.h) {
+    if (t.headsOf(state) === "one" && state.head >= trace.model.h) {
       return { problem: `it has ${trace.model.h} heads, and no head ${state.head + 1}` };
     }
     return { values: t.chosenWeights(trace, state), sides: t.sides(trace, state.kind) };
@@ -125,14 +127,15 @@
         t.scale([-greatest, greatest], "less … more in the second")),
       el("section", { class: "aside", "aria-label": "The greatest differences" },
         el("h3", {}, "The greatest differences"),
-        list.length ? el("table", { class: "numbers differences" },
+        list.length ? el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "The greatest differences, can be scrolled" },
+          el("table", { class: "numbers differences" },
           el("caption", { class: "unseen" }, "The greatest differences"),
           el("thead", {}, el("tr", {}, ["row", "column", "1", "2", "2 − 1"].map((name, c) =>
             el("th", { scope: "col", class: c > 1 ? "n" : null }, name)))),
           el("tbody", {}, list.map(({ i, j, x }) => el("tr", {},
             el("td", {}, t.token(rows[i])), el("td", {}, t.token(columns[j])),
             el("td", { class: "n" }, t.number(a.values[i][j])), el("td", { class: "n" }, t.number(b.values[i][j])),
-            el("td", { class: "n" }, `${x > 0 ? "+" : ""}${t.number(x)}`)))))
+            el("td", { class: "n" }, `${x > 0 ? "+" : ""}${t.number(x)}`))))))
           : el("p", { class: "empty" }, "There is none.")));
   }
 

@@ -3,11 +3,11 @@
   "use strict";
   const { el } = t;
 
-  const FEW = 8;  // tokens of a hypothesis that a table shows
+  const FEW = 4;  // tokens of a hypothesis that a table shows
 
   // What is looked at ----------------------------------------------------------------------------
 
-  const percent = (x) => x < 0.0005 ? "< 0.1 %" : t.percent(x);
+  const percent = (x) => x === 0 ? "0 %" : x < 0.0005 ? "< 0.1 %" : t.percent(x);
   const within = (x, count) => Math.max(0, Math.min(Math.round(x), count - 1));
 
   const named = (decoding) => decoding.method === "sample" ? `sampling, ${decoding.beam_size} drawn`
@@ -64,23 +64,23 @@
   }
 
   function outputs({ decoding, search, name }, o, other) {
+    const texts = (best) => best.filter((node) => !node.token.special).map((node) => node.token);
     const list = decoding.outputs.map((output, i) => {
-      const node = search.nodes.get(output.id), path = search.path(output.id);
-      const tokens = path.map((one) => one.token);
-      const compared = other && other.decoding.outputs.length && i === 0
-        ? t.differing(tokens, other.search.best.map((one) => one.token)) : null;
+      const node = search.nodes.get(output.id), own = texts(search.path(output.id));
+      const compared = i === 0 && other && own.length > 0;
       return el("li", {},
-        el("p", { class: "output-text", dir: "auto" }, compared ? t.running(tokens, compared[0])
-          : output.text || el("span", { class: "quiet" }, "nothing")),
-        el("p", { class: "quiet" },
+        el("span", { class: "output-text", dir: "auto" },
+          compared ? t.running(own, t.differing(own, texts(other.search.best))[0])
+            : output.text || el("span", { class: "quiet" }, "the empty text")),
+        " ", el("span", { class: "quiet" },
           t.division(decoding, { total: output.log_probability, score: output.score }, output.n),
-          `, ${output.n} tokens${output.finished ? "" : ", unfinished: cut off by the length limit"}`,
+          `, ${t.tokens(output.n)}${output.finished ? "" : ", unfinished: cut off by the length limit"}`,
           node && o.pick && [" ", el("button", { type: "button", class: "plain",
             on: { click: () => t.set(o.pick(node)) } }, "show its end")]));
     });
     return el("section", { class: "card" },
-      el("h3", {}, name),
-      el("ol", { class: "outputs" }, list),
+      el("h3", {}, `Output${list.length > 1 ? "s" : ""} (${name})`),
+      list.length ? el("ol", { class: "outputs" }, list) : el("p", { class: "empty" }, "There is none."),
       el("p", {}, ended(decoding)),
       el("p", { class: "quiet" }, penalty(decoding)));
   }
@@ -126,7 +126,7 @@
     return [
       t.bars("The most probable next tokens", ["token", usual ? "probability" : "share", "log p"], rows),
       el("p", { class: "quiet" }, usual
-        ? `The ${rows.length - 1} most probable tokens; all others have ${percent(rest)} together.`
+        ? `Shown are ${t.tokens(rows.length - 1)}, the most probable; all others have ${percent(rest)} together.`
         : `Shares of these ${rows.length} among themselves at temperature ${t.number(temperature, 1)}. ` +
           `At temperature 1 all others have ${percent(rest)} together; what they would have here, ` +
           "the ten most probable do not tell."),
@@ -162,8 +162,8 @@
     if (hopes) bars.append(...next(hopes, chosen, state.temperature));
     return el("section", { class: "details", "aria-label": `${name}, step ${o.step + 1}` },
       el("h3", {}, `${o.both ? `${name}: s` : "S"}tep ${o.step + 1}: ${live.length} live, ${all.length} candidates`),
-      el("div", { class: o.both ? "step-parts narrow" : "step-parts" },
-        candidates(own, o.step, o),
+      el("div", { class: "step-parts" },
+        el("div", {}, candidates(own, o.step, o), hopes && look(own, hopes, state)),
         el("div", { class: "next" },
           el("h3", {}, "What may come next"),
           el("div", { class: "controls" },
@@ -173,8 +173,7 @@
             o.pick && t.slider("temperature", "temperature", state.temperature,
               { min: 0.1, max: 3, step: 0.1, text: (x) => t.number(x, 1) }, (x) => ({ temperature: x }),
               (x) => bars.replaceChildren(...next(hopes, chosen, x)))),
-          bars,
-          hopes && look(own, hopes, state))));
+          bars)));
   }
 
   // The view -------------------------------------------------------------------------------------
@@ -193,8 +192,7 @@
         t.tree(own.decoding, { ...options[i], pick: options[i].pick || ((node) => ({ step: node.step, node: 0 })) }),
       ]),
       t.treeLegend(shown.map((own) => own.decoding)),
-      el("div", { class: both ? "cards" : "" }, shown.map((own, i) =>
-        details(own, state, { ...options[i], node: i === 0 ? state.node : 0 }))),
+      shown.map((own, i) => details(own, state, { ...options[i], node: i === 0 ? state.node : 0 })),
     ].flat(2).filter(Boolean);
   }
 

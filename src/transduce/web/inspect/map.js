@@ -27,11 +27,12 @@
     return t.matrixOf(t.numbers(trace, weights), layers.indexOf(layer), head);
   };
 
-  const headsOf = ({ heads }) => heads in JOINED ? heads : "one";
+  /** How heads are joined; another view knows other ways. */
+  t.headsOf = ({ heads }) => heads in JOINED ? heads : "one";
 
   /** One matrix of what is chosen; heads are joined within each layer, then the layers. */
   t.chosenWeights = (trace, state) => {
-    const { kind, layer, head, layers } = state, heads = headsOf(state);
+    const { kind, layer, head, layers } = state, heads = t.headsOf(state);
     const chosen = layers === "one" ? [layer] : trace.attention[kind].layers;
     const all = Array.from({ length: trace.model.h }, (_, i) => i);
     return joined(chosen.map((own) =>
@@ -40,7 +41,7 @@
 
   /** What is chosen, in words. */
   t.chosenName = (trace, state) => {
-    const { kind, layer, head, layers } = state, heads = headsOf(state);
+    const { kind, layer, head, layers } = state, heads = t.headsOf(state);
     const which = heads === "one" ? `head ${head + 1}` : `${JOINED[heads]} all ${trace.model.h} heads`;
     const there = trace.attention[kind].layers;
     const where = layers === "one" ? `layer ${layer + 1}`
@@ -58,12 +59,12 @@
 
   /** Say that weights were rounded, where they were. */
   t.rounding = (trace, state) => {
-    const { kind, layer, head, layers } = state, heads = headsOf(state);
+    const { kind, layer, head, layers } = state, heads = t.headsOf(state);
     const station = trace.stations[kind], packed = t.numbers(trace, trace.attention[kind].weights);
     const exact = heads === "one" && layers === "one" && station && station.layer === layer &&
       station.head === head;
     return packed.rough && !exact
-      ? "On this page these weights are rounded to 256 steps: to 0.002 at most." : "";
+      ? "On this page these weights are rounded, by 0.002 at most, and so their sums are rough." : "";
   };
 
   // Parts that other views use as well -----------------------------------------------------------
@@ -77,8 +78,8 @@
       joining && t.choice("layers", "layers", state.layers, how("one"), (layers) => ({ layers })),
       (!joining || state.layers === "one") && t.choice("layer", "layer", state.layer,
         there.map((i) => [i, i + 1]), (layer) => ({ layer: Number(layer) })),
-      joining && t.choice("heads", "heads", headsOf(state), how("one"), (heads) => ({ heads })),
-      (!joining || headsOf(state) === "one") && t.choice("head", "head", state.head,
+      joining && t.choice("heads", "heads", t.headsOf(state), how("one"), (heads) => ({ heads })),
+      (!joining || t.headsOf(state) === "one") && t.choice("head", "head", state.head,
         Array.from({ length: trace.model.h }, (_, i) => [i, i + 1]), (head) => ({ head: Number(head) })),
     ];
   };
@@ -131,7 +132,7 @@
     const token = t.label(t.sides(trace, kind).queries[i]);
     if (kind === "encoder_self") return token;
     const { inputs, tokens } = trace.target;
-    return `step ${i + 1} (input ${t.label(inputs[i])}, produced ${t.label(tokens[i])})`;
+    return `Step ${i + 1} (input ${t.label(inputs[i])}, produced ${t.label(tokens[i])})`;
   };
 
   function draw(root, trace, state) {

@@ -33,6 +33,13 @@
     state.head = within(state.head, own.model ? own.model.h : 1);
   }
 
+  /** On a narrow screen the tabs are wider than the page: move them until the chosen one is seen. */
+  function showTab(tabs, tab) {
+    const around = tabs.getBoundingClientRect(), own = tab.getBoundingClientRect();
+    if (own.right > around.right) tabs.scrollLeft += own.right - around.right;
+    if (own.left < around.left) tabs.scrollLeft -= around.left - own.left;
+  }
+
   /** Draw the whole page anew; what had the focus has it again. */
   t.draw = () => {
     kept();
@@ -48,6 +55,7 @@
       }, other.name);
     }));
     const root = document.getElementById("view");
+    showTab(document.getElementById("tabs"), document.getElementById(`tab-${view.id}`));
     root.setAttribute("aria-labelledby", `tab-${view.id}`);
     const missing = view.missing ? view.missing(own, t.state) : "";
     root.replaceChildren();

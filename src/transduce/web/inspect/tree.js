@@ -10,7 +10,7 @@
   t.fates = {
     kept: { short: "kept", text: "kept", mark: null },
     finished: { short: "finished", text: "finished", mark: [["circle", { cx: 5, cy: 5, r: 3.5, class: "full" }]] },
-    cut: { short: "dropped: others were better", text: "dropped: others were better",
+    cut: { short: "dropped: others better", text: "dropped: others better",
       mark: [["path", { d: "M2 2L8 8M8 2L2 8" }]] },
     forbidden: { short: "dropped: forbidden", text: "dropped: may not come here",
       mark: [["circle", { cx: 5, cy: 5, r: 4 }], ["path", { d: "M2.2 7.8L7.8 2.2" }]] },
@@ -31,6 +31,8 @@
       marked(fate, 0, 0)),
     t.fates[fate].text,
   ];
+
+  t.tokens = (n) => `${n} token${n === 1 ? "" : "s"}`;
 
   /** The divisor of a score at a length, as the search computes it. */
   t.divisor = ({ kind, alpha }, n) =>
@@ -133,7 +135,7 @@
     const widths = shown.map((column) => column.some(ends) ? WIDE : NARROW);
     const begin = start ? 30 : 76;
     const lefts = widths.map((_, i) => begin + widths.slice(0, i).reduce((a, b) => a + b, 0));
-    const width = begin + widths.reduce((a, b) => a + b, 0);
+    const width = begin + widths.reduce((a, b) => a + b, 0) + 8;
     const middle = (row) => HEAD + (row - top) * ROW + NODE / 2 + 2;
     const edges = [], boxes = [], heads = [];
 
@@ -193,7 +195,7 @@
     svg("rect", { x, y: y - NODE / 2, width, height: NODE, rx: 5 }),
     marked(node.fate, x + 6, y - 11),
     svg("text", { class: node.token.special ? "special" : null, x: centre, y: y - 3 },
-      clipped(label, ends ? 12 : room), ends && ` · ${node.n} tokens`),
+      clipped(label, ends ? 12 : room), ends && ` · ${t.tokens(node.n)}`),
     svg("text", { class: "small", x: centre, y: y + 11 },
       ends ? t.division(decoding, node, node.n, rough) : t.number(node.total, rough)));
   }
