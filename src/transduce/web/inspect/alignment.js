@@ -77,23 +77,24 @@
       return `${name}: ${others.length ? others.join(", ") : "no link"}`;
     };
 
-    function show(side, at) {
-      for (const box of [...boxes.source, ...boxes.target]) box.classList.remove("here", "linked");
-      boxes[side][at].classList.add("here");
-      for (const wire of wires.children) {
-        const own = Number(wire.dataset[side]) === at;
-        wire.classList.toggle("here", own);
-        if (own) boxes[side === "source" ? "target" : "source"][
-          wire.dataset[side === "source" ? "target" : "source"]].classList.add("linked");
-      }
-      wires.classList.add("some");
-      note.textContent = said(side, at);
-    }
+    let marked = [];
+    const mark = (node, name) => { node.classList.add(name); marked.push([node, name]); };
 
     function leave() {
-      for (const box of [...boxes.source, ...boxes.target]) box.classList.remove("here", "linked");
-      for (const wire of wires.children) wire.classList.remove("here");
-      wires.classList.remove("some");
+      for (const [node, name] of marked) node.classList.remove(name);
+      marked = [];
+    }
+
+    function show(side, at) {
+      const other = side === "source" ? "target" : "source";
+      leave();
+      mark(wires, "some");
+      mark(boxes[side][at], "here");
+      for (const wire of wires.querySelectorAll(`[data-${side}="${at}"]`)) {
+        mark(wire, "here");
+        mark(boxes[other][wire.dataset[other]], "linked");
+      }
+      note.textContent = said(side, at);
     }
 
     function move(event) {
@@ -207,21 +208,22 @@
       el("td", { class: "quiet" }, j), el("td", { dir: "auto" }, target[j].text),
       el("td", { class: "n" }, t.number(share))))));
 
-  function result(trace, state, threshold) {
-    const { source, target, mean } = attention(trace, state);
+  const matrix = ({ source, target, mean }) => t.matrix({
+    id: "words", name: "Share of each source word in the look of each target word",
+    title: "All shares: target words in rows, source words in columns",
+    rows: target.map((unit) => unit.text), columns: source.map((unit) => unit.text), values: mean,
+    range: [0, 1], saved: "alignment", hint: "Rows sum to what did not fall on END.",
+  });
+
+  /** What depends on the threshold, around `shares`, which do not. */
+  function result(trace, state, { source, target, mean }, shares, threshold) {
     const links = t.linked(mean, state.links === "most" ? null : threshold);
     const note = el("p", { class: "said quiet" }, "Point at a word, or move with the arrow keys.");
     const copied = el("span", { class: "quiet", role: "status" });
-    const text = pairs(links), words = (units) => units.map((unit) => unit.text);
+    const text = pairs(links);
     const rounding = t.rounding(trace, { ...chosen(trace, state), kind: "cross", heads: "mean", layers: "one" });
     const drawn = [scrolling("Words and their links", { class: "scroll fits" },
       drawing(source, target, mean, links, state.across, note)), note];
-    const shares = t.matrix({
-      id: "words", name: "Share of each source word in the look of each target word",
-      title: "All shares: target words in rows, source words in columns",
-      rows: words(target), columns: words(source), values: mean, range: [0, 1], saved: "alignment",
-      hint: "Rows sum to what did not fall on END.",
-    });
     return el("div", { class: "beside" },
       state.across && el("div", { class: "whole" }, drawn),
       el("div", {}, !state.across && drawn, shares),
@@ -242,9 +244,11 @@
   function draw(root, trace, state) {
     const { layer, head } = chosen(trace, state);
     const { layers } = trace.attention.cross;
+    const own = attention(trace, state), shares = own.target.length ? matrix(own) : null;
     const body = el("div", {});
     const threshold = Math.max(0, Math.min(1, state.threshold));
     root.append(
+      el("h2", { class: "unseen" }, "Alignment"),
       el("div", { class: "controls" }, t.subject(state),
         t.choice("alignment-layer", "layer", layer, layers.map((i) => [i, i + 1]),
           (i) => ({ alignment_layer: Number(i) })),
@@ -255,13 +259,14 @@
           [["most", "each word's strongest"], ["threshold", "all from a share on"]], (links) => ({ links })),
         state.links === "threshold" && t.slider("threshold", "share", threshold,
           { min: 0.01, max: 1, step: 0.01, text: (x) => t.number(x, 2) }, (x) => ({ threshold: x }),
-          (x) => t.redraw(body, result(trace, state, x))),
+          (x) => t.redraw(body, result(trace, state, own, shares, x))),
         t.choice("units", "units", state.words ? "words" : "pieces",
           [["words", "words"], ["pieces", "pieces"]], (units) => ({ words: units === "words" })),
         t.tick("later", "read one step later", state.later, (later) => ({ later })),
         t.tick("across", "sentences as rows", state.across, (across) => ({ across }))),
       body);
-    body.append(result(trace, state, threshold));
+    body.append(shares ? result(trace, state, own, shares, threshold)
+      : el("p", { class: "empty" }, "The target is empty: there is nothing to align."));
   }
 
   const nextLayer = (by) => (state, trace) => {

@@ -150,6 +150,7 @@
     const there = parts.filter((one) => one.values);
     const range = [0, Math.max(...there.map((one) => t.rangeOf(one.values)[1]), 1e-12)];
     root.append(
+      el("h2", { class: "unseen" }, "Comparison"),
       el("p", { class: "lead" }, sentences ? "Two sentences" : "One sentence through two models",
         count("target") ? "; the tokens in which the outputs" + (sentences ? " or the sources" : "") + " differ are underlined."
           : "; the outputs are the same."),

@@ -204,20 +204,22 @@
     const own = `${state.trace}.${trace.decodings.indexOf(shown[0].decoding)}`;
     const body = el("div", { class: "search" });
     const to = (next) => ({ step: within(next, count), node: 0 });
-    root.append(el("div", { class: "controls" },
-      t.choice("decoding", "search", own, all, (value) => {
-        const [i, j] = value.split(".").map(Number);
-        return { trace: i, decoding: j, node: 0 };
-      }),
-      all.length > 1 && t.choice("beside", "beside it", shown.length > 1 ? state.beside : "",
-        [["", "nothing"], ...all.filter(([value]) => value !== own)], (beside) => ({ beside })),
-      el("div", { class: "stepper" },
-        t.button("‹", () => to(step - 1), { id: "step-back", "aria-label": "one step back", disabled: step === 0 }),
-        t.slider("step", "step", step + 1, { min: 1, max: count, step: 1, text: (x) => `${x} of ${count}` },
-          (x) => to(x - 1), (x) => t.redraw(body, ...result(shown, { ...state, node: 0 }, x - 1))),
-        t.button("›", () => to(step + 1), { id: "step-on", "aria-label": "one step on", disabled: step === count - 1 })),
-      t.tick("dropped", "dropped ones of all steps", state.dropped, (dropped) => ({ dropped }))),
-    body);
+    root.append(
+      el("h2", { class: "unseen" }, "Search"),
+      el("div", { class: "controls" },
+        t.choice("decoding", "search", own, all, (value) => {
+          const [i, j] = value.split(".").map(Number);
+          return { trace: i, decoding: j, node: 0 };
+        }),
+        all.length > 1 && t.choice("beside", "beside it", shown.length > 1 ? state.beside : "",
+          [["", "nothing"], ...all.filter(([value]) => value !== own)], (beside) => ({ beside })),
+        el("div", { class: "stepper" },
+          t.button("‹", () => to(step - 1), { id: "step-back", "aria-label": "one step back", disabled: step === 0 }),
+          t.slider("step", "step", step + 1, { min: 1, max: count, step: 1, text: (x) => `${x} of ${count}` },
+            (x) => to(x - 1), (x) => t.redraw(body, ...result(shown, { ...state, node: 0 }, x - 1))),
+          t.button("›", () => to(step + 1), { id: "step-on", "aria-label": "one step on", disabled: step === count - 1 })),
+        t.tick("dropped", "dropped ones of all steps", state.dropped, (dropped) => ({ dropped }))),
+      body);
     t.redraw(body, ...result(shown, state, step));
   }
 

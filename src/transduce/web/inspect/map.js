@@ -141,7 +141,7 @@
       t.choice("norm", "normal form", state.norm, [["rows", "rows"], ["columns", "columns"]],
         (norm) => ({ norm })),
       t.tick("table", "as a table", state.table, (table) => ({ table })));
-    root.append(controls);
+    root.append(el("h2", { class: "unseen" }, "Matrix"), controls);
     if (!trace.attention[state.kind].layers.length) {
       root.append(el("p", { class: "empty" }, `There is no ${t.kinds[state.kind]} to see: ${trace.cannot_show.join("; ")}.`));
       return;

@@ -93,10 +93,11 @@
     };
     const rowLabels = [], columnLabels = [];
 
+    let crossed = [];
     function cross(i, j) {
-      for (const label of [...rowLabels, ...columnLabels]) label.classList.remove("here");
-      rowLabels[i]?.classList.add("here");
-      columnLabels[j]?.classList.add("here");
+      for (const label of crossed) label.classList.remove("here");
+      crossed = [rowLabels[i], columnLabels[j]].filter(Boolean);
+      for (const label of crossed) label.classList.add("here");
       note.textContent = (o.said || said)(i, j);
     }
 
