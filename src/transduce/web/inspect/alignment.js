@@ -195,10 +195,6 @@
       : "Read at the step that produces the word.");
   }
 
-  const scrolling = (name, attributes, ...children) => el("div", {
-    tabindex: 0, role: "group", "aria-label": `${name}, can be scrolled`, ...attributes,
-  }, children);
-
   const table = (links, source, target) => el("table", { class: "numbers links" },
     el("caption", { class: "unseen" }, "Links"),
     el("thead", {}, el("tr", {}, ["i", "source", "j", "target", "share"].map((name, c) =>
@@ -222,7 +218,7 @@
     const copied = el("span", { class: "quiet", role: "status" });
     const text = pairs(links);
     const rounding = t.rounding(trace, { ...chosen(trace, state), kind: "cross", heads: "mean", layers: "one" });
-    const drawn = [scrolling("Words and their links", { class: "scroll fits" },
+    const drawn = [t.scrolling("Words and their links", { class: "scroll fits" },
       drawing(source, target, mean, links, state.across, note)), note];
     return el("div", { class: "beside" },
       state.across && el("div", { class: "whole" }, drawn),
@@ -231,14 +227,14 @@
         el("p", {}, how(trace, state, source, target)),
         rounding && el("p", { class: "quiet" }, rounding),
         el("h3", {}, "Links as i-j, the source first, from 0"),
-        scrolling("Pairs", { class: "pairs-text" }, el("code", { id: "pairs" }, text || "none")),
+        t.scrolling("Pairs", { class: "pairs-text" }, el("code", { id: "pairs" }, text || "none")),
         el("div", { class: "saves" },
           el("button", { type: "button", class: "plain", on: {
             click: async () => { copied.textContent = await copy(text); } } }, "Copy"),
           el("button", { type: "button", class: "plain", on: {
             click: () => t.save("alignment.txt", `${text}\n`, "text/plain") } }, "Save"),
           copied),
-        scrolling("Table of links", { class: "scroll tall" }, table(links, source, target))));
+        t.scrolling("Table of links", { class: "scroll tall" }, table(links, source, target))));
   }
 
   function draw(root, trace, state) {

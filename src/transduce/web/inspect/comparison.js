@@ -63,7 +63,7 @@
       el("td", {}, same ? t.token(side.tokens[at]) : el("mark", {}, t.token(side.tokens[at]))),
       el("td", { class: "n" }, t.number(side.log_probabilities[at]))];
     return el("details", {}, el("summary", {}, "Token by token, with log-probabilities"),
-      el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Tokens of both outputs, can be scrolled" },
+      t.scrolling("Tokens of both outputs", {},
         el("table", { class: "numbers" },
           el("caption", { class: "unseen" }, "Tokens of both outputs"),
           el("thead", {}, el("tr", {}, ["1", "log p", "2", "log p", "2 − 1"].map((name, c) =>
@@ -127,7 +127,7 @@
         t.scale([-greatest, greatest], "less … more in the second")),
       el("section", { class: "aside", "aria-label": "The greatest differences" },
         el("h3", {}, "The greatest differences"),
-        list.length ? el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "The greatest differences, can be scrolled" },
+        list.length ? t.scrolling("The greatest differences", {},
           el("table", { class: "numbers differences" },
           el("caption", { class: "unseen" }, "The greatest differences"),
           el("thead", {}, el("tr", {}, ["row", "column", "1", "2", "2 − 1"].map((name, c) =>

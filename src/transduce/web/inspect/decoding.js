@@ -89,7 +89,7 @@
 
   function candidates(own, step, o) {
     const { decoding, search, name } = own, { chosen } = place(own, step, o.node);
-    return el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `${name}: candidates of the step, can be scrolled` },
+    return t.scrolling(`${name}: candidates of the step`, {},
       el("table", { class: "numbers candidates" },
         el("caption", { class: "unseen" }, `${name}: candidates of step ${step + 1}`),
         el("thead", {}, el("tr", {}, ["rank", "hypothesis", "token", "log p", "sum", "score", "what became of it"].map(
@@ -102,7 +102,7 @@
         el("td", { dir: "auto", title: t.hypothesisText(search, one.parent) }, t.hypothesis(search, one.parent, FEW)),
         el("th", { scope: "row" }, o.pick ? el("button", {
           type: "button", class: "plain", id: `${own.id}-${one.rank}`, "aria-pressed": String(Boolean(chosen && one.id === chosen.id)),
-          on: { click: () => t.set(o.pick(one)) },
+          on: { click: () => t.set(o.pick(search.nodes.get(one.id))) },
         }, t.token(one.token)) : t.token(one.token)),
         el("td", { class: "n" }, t.number(one.log_probability)),
         el("td", { class: "n" }, t.number(one.total)),

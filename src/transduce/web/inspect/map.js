@@ -84,6 +84,11 @@
     ];
   };
 
+  /** A box that scrolls, also by keyboard. */
+  t.scrolling = (name, attributes, ...children) => el("div", {
+    class: "scroll", tabindex: 0, role: "group", "aria-label": `${name}, can be scrolled`, ...attributes,
+  }, children);
+
   /** Bars with their numbers, as a table. Rows are {label, value, text, marked, quiet}. */
   t.bars = (caption, columns, rows, most) => el("table", { class: "bars" },
     el("caption", { class: "unseen" }, caption),

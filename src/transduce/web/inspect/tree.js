@@ -165,9 +165,10 @@
       svg("text", { x: (begin - 12) / 2, y: middle(0) + 4 }, "BEGIN")),
     boxes);
 
-    const scroll = el("div", { class: "scroll tree-scroll", id: `${o.id}-scroll`, tabindex: 0, role: "group",
-      "aria-label": `${o.name}: tree, can be scrolled`,
-      on: { scroll: (event) => { scrolled[o.id] = event.target.scrollLeft; } } }, picture);
+    const scroll = t.scrolling(`${o.name}: tree`, {
+      class: "scroll tree-scroll", id: `${o.id}-scroll`,
+      on: { scroll: (event) => { scrolled[o.id] = event.target.scrollLeft; } },
+    }, picture);
     t.after(() => {
       scroll.scrollLeft = scrolled[o.id] || 0;
       if (!(at in lefts)) return;
