@@ -203,6 +203,14 @@ def test_large_pages_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "Of long vectors the first 8" in least and len(least) < len(fewer)
 
 
+def test_long_vectors_are_written_as_far_as_they_are_shown() -> None:
+    found = trace(translator(d_model=512), "abc")
+    packed = Packing().trace(found)
+    own, arrays = packed["stations"]["cross"], packed["arrays"]
+    assert unpacked(arrays, own["out"]).shape[1] == 128
+    assert unpacked(arrays, own["memory"]).shape[1] == 512  # its components are followed
+
+
 def test_only_the_chosen_layers() -> None:
     found = only_chosen(trace(translator(), "abc", choice=Choice(1, 1)))
     assert [own["layers"] for own in found["attention"].values()] == [[1], [1], [1]]
