@@ -46,6 +46,10 @@ OPTIONS = {
     "average": {"RUN", "--last", "--best", "--out"},
     "prepare": {"RECIPE", "--out", "--set"},
     "import": {"FOLDER", "--out"},
+    "inspect": {
+        "MODEL", "TEXT", "OTHER", "--numbers", "--target", "--baseline", "--encoder-layer",
+        "--decoder-layer", "--head", "--out", "--json", "--set",
+    },
     "explain": {"RECIPE", "--out", "--json", "--set"},
     "compare layers": {"--lengths", "--d", "--out", "--json"},
     "compare positions": {"--updates", "--seed", "--out", "--json"},
@@ -182,6 +186,21 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         ([*TRAIN, "--set", "model.d_model=9999992"], 2, ["GiB"]),
         ([*TRAIN, "--set", "model.d_model=9999992", "--dry-run"], 1, ["GiB", "[model] smaller"]),
         (["quickstart", "--minutes", "0", "--out", "OUT"], 2, ["minutes"]),
+        (["inspect"], 2, ["--numbers"]),
+        (["inspect", "MODEL"], 2, ["a model and a text"]),
+        (["inspect", "MODEL", " "], 2, ["blank"]),
+        (["inspect", "nowhere", "a"], 1, ["nowhere does not exist"]),
+        (["inspect", "MODEL", "a", "--encoder-layer", "2"], 2, ["layer 2", "has 1"]),
+        (["inspect", "MODEL", "a", "--decoder-layer", "0"], 2, ["--decoder-layer 0", "from 1"]),
+        (["inspect", "MODEL", "a", "--head", "3"], 2, ["head 3", "2"]),
+        (["inspect", "MODEL", "a", "b", "--baseline", "MODEL"], 2, ["not both"]),
+        (["inspect", "MODEL", "a", "--out", "no/where.html"], 2, ["there is no folder"]),
+        (["inspect", "MODEL", "a", "--set", "model.h=1"], 2, ["keeps its [model]"]),
+        (["inspect", "--numbers", "nowhere.toml"], 1, ["nowhere.toml"]),
+        (["inspect", "--numbers", "T"], 2, ["t.tsv"]),
+        (["inspect", "MODEL", "--numbers", "T"], 2, ["needs no model"]),
+        (["inspect", "MODEL", "--outt", "a"], 2, ["no option --outt"]),
+        (["data", "show", "--frist", "T"], 2, ["no option --frist"]),
         (["ablate", "nowhere.toml", "--out", "OUT"], 1, ["nowhere.toml"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--rows", "layer"], 2, ["'layers'"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--seeds", "0"], 2, ["--seeds 0"]),
@@ -358,6 +377,27 @@ def test_help_fills_its_lines(run: Run) -> None:
     assert "again and compared with the torch engine: log-probabilities of given pairs," in text
     lists = [line for verb in OPTIONS for line in run(*verb.split(), "--help").stdout.split("\n")]
     assert not any("•" in line for line in [*lists, *run("--help").stdout.split("\n")])
+
+
+def test_pairs_from_standard_input(run: Run) -> None:
+    assert run("data", "show", "-", stdin="a\tb\n").stdout == "a\tb\n"
+    assert "1" in run("data", "report", "-", stdin="a\tb\n").stdout
+
+
+def test_inspect(run: Run, model: Path, tmp_path: Path) -> None:
+    """In the terminal, as JSON, as a page; a line from standard input; two of them."""
+    done = run("inspect", model, "abc")
+    assert done.returncode == 0 and "cross-attention" in done.stdout
+    piped = run("inspect", model, "-", stdin="abc\r\nnot this\n")
+    assert piped.stdout == done.stdout
+    data = json.loads(run("inspect", model, "abc", "--target", "A B", "--json").stdout)
+    assert data["format"] == "transduce trace" and data["target"]["given"]
+    both = json.loads(run("inspect", model, "abc", "ab", "--json").stdout)
+    assert [one["source"]["text"] for one in both] == ["abc", "ab"]
+    page = tmp_path / "page.html"
+    done = run("inspect", model, "abc", "--baseline", model / "model", "--out", page)
+    assert done.returncode == 0 and done.stdout == "" and str(page) in done.stderr
+    assert page.read_text("utf-8").startswith("<!doctype html>")
 
 
 def test_average(run: Run, model: Path, tmp_path: Path) -> None:

@@ -51,6 +51,17 @@ app.command(data)
 compare = App(name="compare", help=COMPARE_HELP, help_format="markdown")
 app.command(compare)
 
+
+def no_option(type_: object, value: object) -> None:
+    """Let "-" be a word, which stands for standard input, but no misspelt option."""
+    words = value if isinstance(value, tuple) else (value,)
+    for word in words:
+        if isinstance(word, str) and word.startswith("-") and word != "-":
+            raise ValueError(f"there is no option {word} (what is none, stands behind --)")
+
+
+Word = Annotated[str, Parameter(allow_leading_hyphen=True, validator=no_option)]
+OptionalWord = Annotated[str | None, Parameter(allow_leading_hyphen=True, validator=no_option)]
 Pairs = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
 Columns = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
 Languages = Annotated[list[str] | None, Parameter(n_tokens=2, negative=())]
@@ -121,7 +132,7 @@ def prepare(recipe: Path, /, *, out: Path, set: Assignments = None) -> None:
 
 @data.command
 def report(
-    *pairs: str,
+    *pairs: Word,
     valid: OptionalPairs = None,
     test: OptionalPairs = None,
     format: str | None = None,
@@ -178,7 +189,7 @@ def report(
 
 @data.command
 def show(
-    *pairs: str,
+    *pairs: Word,
     format: str | None = None,
     columns: Columns = None,
     languages: Languages = None,
@@ -207,7 +218,7 @@ def show(
 
 @data.command
 def sample(
-    *pairs: str,
+    *pairs: Word,
     count: int = 100,
     seed: int = 1,
     format: str | None = None,
@@ -238,7 +249,7 @@ def sample(
 
 @data.command
 def split(
-    *pairs: str,
+    *pairs: Word,
     out: Path,
     valid: str = "10%",
     test: str = "10%",
@@ -761,13 +772,18 @@ def at_least_one_update(updates: int) -> None:
         raise UsageError(f"--updates {updates}: must be at least 1")
 
 
+def check_folders(*files: Path | None) -> None:
+    """Refuse, before anything is computed, to write where there is no folder."""
+    for path in files:
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+
+
 def show_study(make: "Callable[[Tell], Study]", out: Path | None, json: Path | None) -> None:
     """Make a study, saying how far it is; print it, and write it where it is asked for."""
     from transduce.inspection.study import printed, write_json, write_page
 
-    for path in (out, json):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+    check_folders(out, json)
     with Console(stderr=True).status("starting") as status:
         study = make(lambda line: status.update(line))
     for line in printed(study):
@@ -782,8 +798,8 @@ def show_study(make: "Callable[[Tell], Study]", out: Path | None, json: Path | N
 @app.command
 def inspect(
     model: Path | None = None,
-    text: str | None = None,
-    other: str | None = None,
+    text: OptionalWord = None,
+    other: OptionalWord = None,
     /,
     *,
     numbers: Path | None = None,
@@ -817,6 +833,7 @@ def inspect(
     """
     from transduce.inspection.inspecting import Subject, show, traced, traced_numbers
 
+    check_folders(out)
     layers = {"encoder_layer": encoder_layer, "decoder_layer": decoder_layer, "head": head}
     if numbers is not None:
         if model is not None:
