@@ -39,8 +39,8 @@ def of_sizes(*sizes: tuple[int, int]) -> list[Prepared]:
 # Gold -------------------------------------------------------------------------------------------
 
 PAIRS = of_sizes((3, 2), (2, 4), (5, 5))
-SURE = [{(0, 0), (2, 1)}, set(), {(4, 4)}]
-POSSIBLE = [{(0, 0), (2, 1), (1, 1)}, {(1, 3)}, {(4, 4)}]
+SURE = [*map(frozenset[Link], [[(0, 0), (2, 1)], [], [(4, 4)]])]
+POSSIBLE = [*map(frozenset[Link], [[(0, 0), (2, 1), (1, 1)], [(1, 3)], [(4, 4)]])]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,8 @@ def test_error_rates_by_sets(
     aligned: list[tuple[frozenset[Link], frozenset[Link]]], found: list[frozenset[Link]]
 ) -> None:
     """Against the definition on sets of (pair, link)."""
-    counts, A, S, P = [], set(), set(), set()
+    counts = []
+    A, S, P = (set[tuple[int, Link]]() for _ in range(3))
     for n, ((sure, more), links) in enumerate(zip(aligned, found, strict=False)):
         counts.append(agreement(matrix(set(links), 4, 3), sure, sure | more))
         for into, of in ((A, links), (S, sure), (P, sure | more)):
@@ -205,6 +206,7 @@ def test_the_head_that_finds_is_found(write: Write, tmp_path: Path) -> None:
         "layer": 2, "heads": [1], "later": True, "error": 0.0, "interval": [0.0, 0.0],
         "precision": 100.0, "recall": 100.0,
     }  # fmt: skip
+    assert record["halves"] == {"error": 0.0, "interval": [0.0, 0.0]}
     assert len(record["choices"]) == 2 * 3 * 2
     assert (record["pairs"], record["units"], record["threshold"]) == (4, "words", None)
 

@@ -16,15 +16,17 @@ LINES = ["the cat sat", "the hat", "a cat, a hat!", "über alles", "日本語 �
 SYMBOLS = ["<t>"]
 
 
-def learn(kind: str, vocabulary: int, symbols: bool, **fallback: bool) -> Tokenizer:
+def learn(kind: str, vocabulary: int, symbols: bool, byte_fallback: bool) -> Tokenizer:
     texts = [normalize(line, "NFC") for line in LINES * 3]
     named = SYMBOLS if symbols else []
-    return train_tokenizer(texts, kind, vocabulary, normalization="NFC", symbols=named, **fallback)
+    return train_tokenizer(
+        texts, kind, vocabulary, normalization="NFC", symbols=named, byte_fallback=byte_fallback
+    )
 
 
 TOKENIZERS = {
     f"{kind}{', bytes' * fallback}{', symbols' * symbols}": learn(
-        kind, size + 256 * fallback, symbols, byte_fallback=fallback
+        kind, size + 256 * fallback, symbols, fallback
     )
     for kind, size in (("bpe", 60), ("unigram", 60), ("char", 60), ("word", 60), ("byte", 0))
     for fallback in ((False, True) if kind in ("bpe", "unigram", "char") else (False,))

@@ -153,7 +153,7 @@ def study(found: Search, name: str) -> Study:
         name: of the model.
     """
     _, layers, heads, _, _ = found.counts.shape
-    error = found.rates[0]
+    error, halves = found.rates[0], found.halves()
     best = lowest(error)
 
     def cell(place: Place) -> str:
@@ -192,7 +192,7 @@ def study(found: Search, name: str) -> Study:
             "threshold": found.threshold,
             "best": found.record(best),
             "usual": found.record((found.usual.layer - 1, 0, 0)),
-            "halves": found.halves(),
+            "halves": halves and {"error": halves[0], "interval": halves[1:]},
             "choices": [
                 found.record((layer, head, later))
                 for layer, head, later in np.ndindex(layers, heads, 2)
