@@ -71,6 +71,8 @@ WITHIN = {
         "attention",
         "words",
         "alignment",
+        "alignment_error",
+        "alignment_search",
         "stations",
         "badges",
         "tracing",

@@ -55,6 +55,6 @@ def test_the_commands_parse() -> None:
     assert len(lines) >= 4
     for line in lines:
         words = shlex.split(re.split(r" [<>#]", line)[0], comments=True)[1:]
-        _, bound, unused, _ = cli.app.parse_known_args(words)
+        _, bound, unused, _ = cli.app.parse_known_args(cli.with_standard_input(words))
         assert not unused, line
         assert bound.arguments or line.startswith("transduce compare"), line

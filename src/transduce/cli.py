@@ -70,7 +70,7 @@ Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=()
 Assignments = Annotated[list[str] | None, Parameter(name="--set", negative=())]
 Texts = Annotated[list[str] | None, Parameter(negative=())]
 Models = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
-Lengths = Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())]
+Numbers = Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())]
 Tell = Callable[[str], None]
 Flag = Annotated[bool, Parameter(negative=())]
 
@@ -473,6 +473,86 @@ def score(
 
 
 @app.command
+def align(
+    model: Path,
+    /,
+    *,
+    pairs: Pairs,
+    layer: int | None = None,
+    heads: Numbers = None,
+    later: Flag = False,
+    threshold: float | None = None,
+    units: Literal["words", "pieces"] = "words",
+    gold: str | None = None,
+    json: Path | None = None,
+    set: Assignments = None,
+) -> None:
+    """Link the words of given translations with those of their sources, by attention.
+
+    Prints a line for each pair: links i-j of a word of the source and one of the target, counted
+    from 0; an empty line where a side is blank. Each target word has at most one link unless there
+    is a --threshold. Attention is a rough alignment; where some links are known (--gold), the layer
+    and the heads can be chosen that agree best with them.
+
+    Args:
+        model: a model folder or a run.
+        pairs: one file with both sides, or two aligned text files.
+        layer: of the decoder, counted from 1; the last but one unless given.
+        heads: of that layer, counted from 1: the mean of these instead of that of all.
+        later: read the step after the one that produces a word: that word is its input, and what
+            it attends to is often nearer to what the word translates.
+        threshold: link all words that get at least this share of a target word's attention.
+        units: words, between spaces; or pieces, such as letters, where words are not what is meant.
+        gold: known links: a line i-j for each pair (ipj if only possible), or a line "pair i j" (S
+            or P behind) for each link. Says how well each layer and head agrees with them, and
+            writes the links of the best one, unless --layer, --heads or --later chooses.
+        json: a file to write the figures of --gold to.
+        set: change a setting of [decoding] or, for how the pairs are read, [data]; may be repeated.
+    """
+    from transduce.data.files import open_text
+    from transduce.data.progress import Counting
+    from transduce.data.readers import read_pairs
+    from transduce.decoding.translator import opened
+    from transduce.inspection.alignment import align as links_of
+    from transduce.inspection.alignment import choose, model_of
+    from transduce.inspection.alignment_search import search, study
+    from transduce.inspection.study import printed, write_json
+    from transduce.translating import check_output
+
+    if threshold is not None and not 0 < threshold <= 1:
+        raise UsageError(f"--threshold {threshold:g}: a share, more than 0 and at most 1")
+    if json is not None:
+        if gold is None:
+            raise UsageError("--json writes the figures of --gold: give that, too")
+        if not json.parent.is_dir():
+            raise UsageError(f"cannot write {json}: there is no folder {json.parent}")
+        check_output(json, [*pairs, gold])
+    config, translator = opened([model], with_changes(set or ()))
+    choice = choose(model_of(translator), layer, heads or (), later)
+    stream = read_pairs(pairs, config.data)
+    if gold is not None:
+        held = list(stream)
+        with Counting("comparing", "pairs", len(held)) as progress:
+            found = search(translator, held, gold, units, threshold, progress.advance)
+        if not found.gold.certain:
+            say(f"warning: nothing in {gold} says whether words count from 0 or 1: taken for 0")
+        for line in printed(figures := study(found, model.resolve().name)):
+            say(line)
+        if json is not None:
+            write_json(figures, json)
+        stream = iter(held)
+        if layer is None and not heads and not later:
+            choice = found.best
+    say(f"links: {choice}")
+    with open_text(None) as out, Counting("aligning", "pairs", silent=out.isatty()) as progress:
+        for aligned in links_of(translator, stream, choice, units, threshold, progress.advance):
+            for side in aligned.pair.cut:
+                where = f"pair {aligned.pair.line}: the {side}"
+                say(f"warning: {where} is cut to {translator.max_source} pieces")
+            out.write(f"{aligned}\n")
+
+
+@app.command
 def evaluate(
     model: Path,
     /,
@@ -682,7 +762,7 @@ def import_(folder: Path, /, *, out: Path) -> None:
 @compare.command
 def layers(
     *,
-    lengths: Lengths = None,
+    lengths: Numbers = None,
     d: int = 64,
     out: Path | None = None,
     json: Path | None = None,
@@ -963,11 +1043,35 @@ def command_name() -> str:
     return "transduce" if shutil.which("transduce") else os.path.relpath(sys.argv[0])
 
 
+SEVERAL_FILES = ("--pairs", "--train", "--valid", "--test", "--references", "--distill")
+"""Options that take more than one word."""
+
+
+def with_standard_input(words: Sequence[str]) -> list[str]:
+    """Return arguments with `--pairs=-` for `--pairs -`: alone, - would be taken for an option."""
+    found: list[str] = []
+    option = ""
+    for word in words:
+        if word.startswith("--"):
+            option = word.partition("=")[0]
+        elif word == "-" and option and (found[-1] == option or option in SEVERAL_FILES):
+            if found[-1] == option:
+                found.pop()
+            word = f"{option}=-"
+        elif found and found[-1] == f"{option}=-" and option in SEVERAL_FILES:
+            found.append(option)
+        found.append(word)
+    return found
+
+
 def main() -> None:
     """Run the command and exit: 0 on success, 2 on wrong usage, 1 on any other failure."""
     try:
         status = app(
-            sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value"
+            with_standard_input(sys.argv[1:]),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
         )
         sys.stdout.flush()
     except CycloptsError as error:
