@@ -13,6 +13,7 @@ from transduce.config import Config, DataConfig, Settings, departures, merge, ov
 from transduce.data.batches import Indices, Sample
 from transduce.data.corpus import Corpus, Ids, load_tokenizers
 from transduce.data.report import printed
+from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.ctranslate2 import obstacles
 from transduce.decoding.translator import pick_device, translator_of
@@ -34,9 +35,11 @@ from transduce.model_folder import (
 from transduce.preparing import absolute, prepare_corpus
 from transduce.training.distributed import ALONE, Ranks
 from transduce.training.machine import memory_of, pick_precision
-from transduce.training.trainer import Trainer
+from transduce.training.trainer import Trainer, Validation
 
 Say = Callable[[str], None]
+KEPT = 8
+"""Sentences whose outputs are kept at each validation."""
 
 
 @contextmanager
@@ -194,10 +197,22 @@ def assemble(
     asked = validation_items(corpus, config)
     metric = config.evaluation.metrics[0]
 
-    def validate(model: Transformer) -> dict[str, float]:
+    kept = sampled(asked)
+
+    def validate(model: Transformer) -> Validation:
         translator = translator_of(model, tokenizers, config.decoding)
-        scores, _ = scored(translator, asked, config)
-        return {name: score.score for name, score in scores.items()}
+        scores, outputs = scored(translator, asked, config)
+        return Validation(
+            {name: score.score for name, score in scores.items()},
+            [
+                {
+                    "source": asked.sources[i],
+                    "references": asked.references[i],
+                    "output": outputs[i],
+                }
+                for i in kept
+            ],
+        )
 
     def on_best(model: Transformer) -> None:
         save_model(run / MODEL, config, weights(model), tokenizers, card(config))
@@ -247,6 +262,17 @@ def validation_items(corpus: Corpus, config: Config) -> Items:
     count = min(len(every.sources), config.training.validate_sentences)
     chosen = [i * len(every.sources) // count for i in range(count)]
     return Items([every.sources[i] for i in chosen], [every.references[i] for i in chosen])
+
+
+def sampled(asked: Items, count: int = KEPT) -> list[int]:
+    """Return some items, from short ones to long ones: of as many parts by length the middles."""
+    first: dict[str, int] = {}
+    for i, source in enumerate(asked.sources):
+        if not is_blank(source):
+            first.setdefault(source, i)
+    by_length = sorted(first.values(), key=lambda i: len(asked.sources[i]))
+    count = min(count, len(by_length))
+    return [by_length[(2 * part + 1) * len(by_length) // (2 * count)] for part in range(count)]
 
 
 def with_measured_steps(config: Config, corpus: Corpus, user: Settings, say: Say) -> Config:

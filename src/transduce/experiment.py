@@ -228,7 +228,7 @@ def finish(
         tensors, chosen = average_of(run / CHECKPOINTS, count, training.average_of)
         set_weights(trainer.model, tensors, run / CHECKPOINTS)
         trainer.model.eval()
-        score = trainer.validate(trainer.model)[metric]
+        score = trainer.validate(trainer.model).scores[metric]
         save_model(run / MODEL, config, tensors, tokenizers, card(config))
         names = ", ".join(path.name for path in chosen)
         say(f"the model is the average of {names}: {metric} {score:.2f} in validation")
