@@ -71,7 +71,10 @@ WITHIN = {
         "alignment",
         "trace",
         "pages",
+        "history",
         "curves",
+        "worst",
+        "report",
     ],
     "model": ["transformer"],
 }

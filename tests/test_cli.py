@@ -44,6 +44,7 @@ OPTIONS = {
         "RECIPE", "--out", "--rows", "--seeds", "--jobs", "--test", "--dry-run", "--set",
     },
     "average": {"RUN", "--last", "--best", "--out"},
+    "report": {"RUN", "--out", "--json", "--sentences"},
     "prepare": {"RECIPE", "--out", "--set"},
     "import": {"FOLDER", "--out"},
     "explain": {"RECIPE", "--out", "--json", "--set"},
@@ -182,6 +183,11 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         ([*TRAIN, "--set", "model.d_model=9999992"], 2, ["GiB"]),
         ([*TRAIN, "--set", "model.d_model=9999992", "--dry-run"], 1, ["GiB", "[model] smaller"]),
         (["quickstart", "--minutes", "0", "--out", "OUT"], 2, ["minutes"]),
+        (["report", "nowhere"], 1, ["nowhere does not exist"]),
+        (["report", "MODEL"], 1, ["is a model folder", "give the run"]),
+        (["report", "EMPTY"], 1, ["empty is no run"]),
+        (["report", "RUN", "--sentences", "-1"], 2, ["--sentences -1"]),
+        (["report", "RUN", "--out", "no/where.html"], 2, ["no/where.html", "no folder"]),
         (["ablate", "nowhere.toml", "--out", "OUT"], 1, ["nowhere.toml"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--rows", "layer"], 2, ["'layers'"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--seeds", "0"], 2, ["--seeds 0"]),
@@ -358,6 +364,18 @@ def test_help_fills_its_lines(run: Run) -> None:
     assert "again and compared with the torch engine: log-probabilities of given pairs," in text
     lists = [line for verb in OPTIONS for line in run(*verb.split(), "--help").stdout.split("\n")]
     assert not any("•" in line for line in [*lists, *run("--help").stdout.split("\n")])
+
+
+def test_report(run: Run, model: Path, tmp_path: Path) -> None:
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    done = run("report", model, "--out", page, "--json", numbers, "--sentences", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The training of run\n")
+    for word in ("all updates are done", "Samples over time", "translated 7 validation sentences"):
+        assert word in done.stdout
+    assert str(page) in done.stderr
+    assert "The training of run" in page.read_text()
+    assert json.loads(numbers.read_text())["worst"]["sentences"] == 7
 
 
 def test_average(run: Run, model: Path, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ from transduce.training.machine import memory_of, pick_precision
 from transduce.training.trainer import Trainer, Validation
 
 Say = Callable[[str], None]
+LOCK = ".lock"
+"""The file of a run that is locked by the process that trains."""
 KEPT = 8
 """Sentences whose outputs are kept at each validation."""
 
@@ -51,7 +53,7 @@ def lock(run: Path) -> Iterator[None]:
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
-        file = open(run / ".lock", "w")  # noqa: SIM115 (held open as long as the lock)
+        file = open(run / LOCK, "w")  # noqa: SIM115 (held open as long as the lock)
     except OSError as error:
         raise TransduceError(f"cannot write {run}: {error.strerror}") from None
     with file:
@@ -60,6 +62,18 @@ def lock(run: Path) -> Iterator[None]:
         except OSError:
             raise TransduceError(f"another process is training in {run}") from None
         yield
+
+
+def is_training(run: Path) -> bool:
+    """Say whether a process holds a run just now."""
+    try:
+        with open(run / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def begun(
@@ -253,13 +267,14 @@ def sampler(corpus: Corpus, tokenizers: tuple[Tokenizer, Tokenizer], config: Con
     return sample
 
 
-def validation_items(corpus: Corpus, config: Config) -> Items:
-    """Return what validation translates, spread over the pairs."""
+def validation_items(corpus: Corpus, config: Config, most: int | None = None) -> Items:
+    """Return what validation translates, spread over the pairs; or so many of them at most."""
     pairs = [corpus.valid.text(i) for i in range(len(corpus.valid))]
     every = items(
         [src for src, _ in pairs], [tgt for _, tgt in pairs], config.evaluation.references
     )
-    count = min(len(every.sources), config.training.validate_sentences)
+    most = config.training.validate_sentences if most is None else most
+    count = min(len(every.sources), most)
     chosen = [i * len(every.sources) // count for i in range(count)]
     return Items([every.sources[i] for i in chosen], [every.references[i] for i in chosen])
 

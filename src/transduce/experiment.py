@@ -9,6 +9,7 @@ from typing import Literal
 from transduce import fine_tuning, fitting, pricing
 from transduce.advice import advice
 from transduce.assembly import (
+    LOCK,
     Say,
     assemble,
     begun,
@@ -165,7 +166,7 @@ def price(
                 f"note: only {free / 2**20:,.0f} MiB are free on the disk of {run}: lower "
                 "training.keep, or give another --out"
             )
-    if new and [path.name for path in run.iterdir()] == [".lock"]:
+    if new and [path.name for path in run.iterdir()] == [LOCK]:
         shutil.rmtree(run)
     return priced
 
