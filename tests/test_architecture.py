@@ -80,7 +80,10 @@ WITHIN = {
         "pages",
         "terminal",
         "inspecting",
+        "history",
         "curves",
+        "worst",
+        "report",
     ],
     "model": ["transformer"],
 }

@@ -49,6 +49,7 @@ OPTIONS = {
         "RECIPE", "--out", "--rows", "--seeds", "--jobs", "--test", "--dry-run", "--set",
     },
     "average": {"RUN", "--last", "--best", "--out"},
+    "report": {"RUN", "--out", "--pages", "--json", "--sentences"},
     "prepare": {"RECIPE", "--out", "--set"},
     "import": {"FOLDER", "--out"},
     "inspect": {
@@ -219,6 +220,12 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         (["inspect", "MODEL", "--numbers", "T"], 2, ["needs no model"]),
         (["inspect", "MODEL", "--outt", "a"], 2, ["no option --outt"]),
         (["data", "show", "--frist", "T"], 2, ["no option --frist"]),
+        (["report", "nowhere"], 1, ["nowhere does not exist"]),
+        (["report", "MODEL"], 1, ["is a model folder", "give the run"]),
+        (["report", "EMPTY"], 1, ["empty is no run"]),
+        (["report", "RUN", "--pages"], 2, ["--out"]),
+        (["report", "RUN", "--sentences", "-1"], 2, ["--sentences -1"]),
+        (["report", "RUN", "--out", "no/where.html"], 2, ["no/where.html", "no folder"]),
         (["ablate", "nowhere.toml", "--out", "OUT"], 1, ["nowhere.toml"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--rows", "layer"], 2, ["'layers'"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--seeds", "0"], 2, ["--seeds 0"]),
@@ -487,6 +494,18 @@ def test_inspect(run: Run, model: Path, tmp_path: Path) -> None:
     done = run("inspect", model, "abc", "--baseline", model / "model", "--out", page)
     assert done.returncode == 0 and done.stdout == "" and str(page) in done.stderr
     assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_report(run: Run, model: Path, tmp_path: Path) -> None:
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    done = run("report", model, "--out", page, "--json", numbers, "--sentences", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The training of run\n")
+    for word in ("all updates are done", "Samples over time", "translated 7 validation sentences"):
+        assert word in done.stdout
+    assert str(page) in done.stderr
+    assert "The training of run" in page.read_text()
+    assert json.loads(numbers.read_text())["worst"]["sentences"] == 7
 
 
 def test_average(run: Run, model: Path, tmp_path: Path) -> None:

@@ -846,6 +846,37 @@ def explain(
     show_study(lambda tell: subject.study(settings, name, tell), out, json)
 
 
+@app.command(name="report")
+def report_(
+    run: Path,
+    /,
+    *,
+    out: Path | None = None,
+    pages: Flag = False,
+    json: Path | None = None,
+    sentences: int = 500,
+) -> None:
+    """Say what the training of a run was like: curves, samples over time, worst sentences.
+
+    A run that is still training, was stopped or was killed is reported as far as it has come.
+
+    Args:
+        run: the run's folder.
+        out: write the report as a page (HTML) here.
+        pages: beside it, write a page for each of the worst sentences: heads and search.
+        json: write its numbers as JSON here.
+        sentences: how many validation sentences to translate, to find the worst; 0 for none.
+    """
+    if sentences < 0:
+        raise UsageError(f"--sentences {sentences}: must not be negative")
+    if pages and out is None:
+        raise UsageError("--pages stand beside a page: give --out, too")
+    from transduce.inspection import report as subject
+
+    folder = out.with_name(f"{out.stem}-pages") if out is not None and pages else None
+    show_study(lambda tell: subject.study(run, sentences, folder, tell), out, json)
+
+
 def at_least_one_update(updates: int) -> None:
     """Refuse a training of nothing."""
     if updates < 1:
@@ -860,19 +891,19 @@ def check_folders(*files: Path | None) -> None:
 
 
 def show_study(make: "Callable[[Tell], Study]", out: Path | None, json: Path | None) -> None:
-    """Make a study, saying how far it is; print it, and write it where it is asked for."""
+    """Make a study, saying how far it is; write it where it is asked for, and print it."""
     from transduce.inspection.study import printed, write_json, write_page
 
     check_folders(out, json)
     with Console(stderr=True).status("starting") as status:
         study = make(lambda line: status.update(line))
-    for line in printed(study):
-        print(line)
     if out is not None:
         write_page(study, out)
         say(f"the study as a page: {out}")
     if json is not None:
         write_json(study, json)
+    for line in printed(study):
+        print(line)
 
 
 @app.command
