@@ -85,6 +85,7 @@ WITHIN = {
         "worst",
         "report",
     ],
+    "cli": ["arguments", "data", "training", "using", "studies"],
     "model": ["transformer"],
 }
 FILES = sorted(path for path in ROOT.rglob("*.py"))
