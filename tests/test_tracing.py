@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 from importlib import resources
 from typing import Any
 
@@ -247,8 +248,10 @@ def test_in_the_terminal() -> None:
     assert lines[0] == "source: abc de"
     assert any("cross-attention, layer 1 of 2, mean of 2 heads" in line for line in lines)
     assert any("search: beam of 4" in line for line in lines)
-    forced = "\n".join(printed(trace(own, "abc", "de")))
+    forced = "\n".join(printed(trace(own, "abc de", "de a")))
     assert "search:" not in forced
+    found = re.search(r"alignment \(layer 1, mean of all heads\): (.*)", forced)
+    assert found and {link[-1] for link in found[1].split()} <= {"0", "1"}
 
 
 def test_the_sum_of_each_path_is_its_score() -> None:
