@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
+import transduce.inspection
 from tests.test_translator import CHARS
 from transduce.config import EOS, DecodingConfig, ModelConfig
 from transduce.decoding.translator import Translator, translator_of
 from transduce.errors import UsageError
-from transduce.inspection import trace
 from transduce.inspection.attention import attention_weights
 from transduce.inspection.pages import Packing, in_script, only_chosen, page
 from transduce.inspection.terminal import printed
-from transduce.inspection.tracing import Choice, as_json, recorded
+from transduce.inspection.tracing import Choice, as_json, recorded, trace
 from transduce.model import Transformer
 
 SCHEMA = json.loads((resources.files("transduce") / "web" / "trace.schema.json").read_text("utf-8"))
@@ -264,6 +264,12 @@ def test_the_sum_of_each_path_is_its_score() -> None:
                 total, at = total + nodes[at]["log_probability"], nodes[at]["parent"]
             assert total == pytest.approx(output["log_probability"], abs=1e-5)
             assert math.isclose(total / output["divisor"], output["score"], abs_tol=1e-5)
+
+
+def test_the_public_name_gives_json() -> None:
+    found = transduce.inspection.trace(translator(), "abc", "de")
+    CHECK.validate(json.loads(json.dumps(found, allow_nan=False)))
+    assert found["target"]["text"] == "de"
 
 
 def test_tensors_of_any_kind_become_lists() -> None:

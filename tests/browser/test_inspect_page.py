@@ -11,10 +11,9 @@ import pytest
 
 from tests.test_numbers import GOLDEN
 from tests.test_tracing import translator
-from transduce.inspection import trace
 from transduce.inspection.numbers import Numbers, trace_numbers
 from transduce.inspection.pages import page
-from transduce.inspection.tracing import as_json
+from transduce.inspection.tracing import as_json, trace
 
 pytestmark = pytest.mark.browser
 
