@@ -114,7 +114,7 @@ def loop(trace: Trace) -> Figure:
     for axes, step in zip(drawn.subplots(1, len(steps), squeeze=False)[0], steps, strict=True):
         live = step["live"][0]
         shown = labels(live["tokens"][:few])
-        p = [math.exp(x) for x in live["log_probabilities"][:few]]
+        p = [round(math.exp(x), 3) for x in live["log_probabilities"][:few]]
         kept = next(
             (one for one in step["candidates"] if one["fate"] in ("kept", "finished")), None
         )

@@ -23,7 +23,7 @@ WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#9cc9c7", "#
 SIGNED = LinearSegmentedColormap.from_list(
     "signed", ["#7a3800", "#d98a3a", "#fbeedd", "#ffffff", "#e2efee", "#4f9a9a", "#0b4a4e"]
 )
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "mathtext.fontset": "dejavusans",
@@ -79,6 +79,11 @@ def sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
     queries = {"encoder_self": source["tokens"], "decoder_self": target["inputs"]}
     keys = target["inputs"] if kind == "decoder_self" else source["tokens"]
     return labels(queries.get(kind, target["tokens"])), labels(keys)
+
+
+def rounded(values: Tensor) -> Tensor:
+    """Return numbers without the digits that may differ from one run to the next."""
+    return values.double().round(decimals=3)
 
 
 def matrix(

@@ -26,6 +26,7 @@ from drawing import (
     matrix,
     name_axis,
     outline,
+    rounded,
     save,
     sides,
     title,
@@ -144,7 +145,7 @@ def output(trace: Trace) -> Figure:
     grid = drawn.add_gridspec(2, 3, height_ratios=[len(keys), 1.4], width_ratios=[0.55, 1, 1])
     bars, values, weighted = (drawn.add_subplot(grid[0, c]) for c in range(3))
     places = [j + 0.5 for j in range(len(keys))]
-    bars.barh(places, one.alpha[i].numpy(), height=0.75, color=ACCENT)
+    bars.barh(places, rounded(one.alpha[i]).numpy(), height=0.75, color=ACCENT)
     bars.set(ylim=(len(keys), 0), xlim=(0, 1), xticks=[0, 1])
     name_axis(bars, keys)
     bars.spines[["top", "right", "left"]].set_visible(False)
@@ -225,9 +226,8 @@ def masks(trace: Trace) -> Figure:
     inputs = labels(trace["target"]["inputs"])[:5]
     n = len(inputs)
     right = causal_mask(n)
-    source = labels(trace["source"]["tokens"])[: n - 3]
-    padded = [*source, "END", *["PAD"] * (n - len(source) - 1)]
-    real = torch.tensor([[token != "PAD" for token in padded]]).expand(n, n)
+    padded = [*labels(trace["source"]["tokens"])[:2], "END", "PAD", "PAD"]
+    real = torch.tensor([[token != "PAD" for token in padded]]).expand(len(padded), -1)
     drawn = figure(8.8, 2.6)
     panels = (
         (r"✓  $j \leq i$", right, inputs, inputs, ACCENT),
@@ -253,6 +253,7 @@ def layer_norm(trace: Trace) -> Figure:
     i = len(rows) // 2
     x = norm.input[i]
     after = (x - norm.mean[i]) / (norm.variance[i] + norm.epsilon).sqrt()
+    x, after = rounded(x), rounded(after)
     drawn = figure(8.8, 2.8)
     whole, before, behind = drawn.subplots(1, 3, width_ratios=[1.2, 1, 1])
     matrix(whole, norm.input, rows, signed=True, square=False)
