@@ -2,8 +2,8 @@
 
     python docs/figures.py runs/quickstart
 
-Whatever depends on the model comes from its trace (`transduce.inspection.trace`), as the inspection
-page's numbers do.
+Whatever depends on the model comes from its trace (`transduce.inspection.tracing`), as the numbers
+of the inspection page do.
 """
 
 import argparse
@@ -35,9 +35,9 @@ from drawing import (
 from matplotlib.figure import Figure
 
 import transduce
-from transduce.inspection import trace
 from transduce.inspection.attention import KINDS
 from transduce.inspection.stations import Head, Stations
+from transduce.inspection.tracing import trace
 from transduce.model.transformer import causal_mask, sinusoids
 from transduce.training.optimizer import paper_rate
 
