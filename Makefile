@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup quickstart test browser check format
+.PHONY: help setup quickstart figures test browser check format
 help:
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/'
 
@@ -17,6 +17,9 @@ setup: .venv/ready ## make .venv with all that quickstart, tests and checks need
 
 quickstart: setup ## learn English pronunciation: from data to a model one can ask, in minutes
 	$(BIN)/transduce quickstart --out runs/quickstart
+
+figures: setup ## draw the book's figures anew, from the model of quickstart
+	$(BIN)/python docs/figures.py runs/quickstart
 
 test: setup ## prove the code
 	$(BIN)/pytest -m "not browser"

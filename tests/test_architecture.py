@@ -71,6 +71,8 @@ WITHIN = {
         "attention",
         "words",
         "alignment",
+        "alignment_error",
+        "alignment_search",
         "stations",
         "badges",
         "tracing",
@@ -78,8 +80,12 @@ WITHIN = {
         "pages",
         "terminal",
         "inspecting",
+        "history",
         "curves",
+        "worst",
+        "report",
     ],
+    "cli": ["arguments", "data", "training", "using", "studies"],
     "model": ["transformer"],
 }
 FILES = sorted(path for path in ROOT.rglob("*.py"))

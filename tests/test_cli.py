@@ -20,6 +20,7 @@ from transduce.experiment import train
 Write = Callable[[str, str | bytes], Path]
 
 SCORE = ["evaluate", "MODEL", "--test", "T"]
+ALIGN = ["align", "MODEL", "--pairs", "T"]
 LINES = ["translate", "MODEL", "--input", "T"]
 TRAIN = ["train", "--train", "T", "--valid", "T", "--out", "OUT"]
 OPTIONS = {
@@ -36,6 +37,10 @@ OPTIONS = {
     "augment": {"MODEL", "--out", "--distill", "--back", "--beam-size", "--engine", "--set"},
     "export": {"MODEL", "--to", "--out", "--quantization", "--test", "--sentences", "--set"},
     "score": {"MODEL", "--pairs", "--format", "--set"},
+    "align": {
+        "MODEL", "--pairs", "--layer", "--heads", "--later", "--threshold", "--units", "--gold",
+        "--json", "--set",
+    },
     "evaluate": {
         "MODEL", "--test", "--references", "--baseline", "--metrics", "--bleu-tokenize",
         "--ensemble", "--examples", "--output", "--json", "--set",
@@ -44,8 +49,13 @@ OPTIONS = {
         "RECIPE", "--out", "--rows", "--seeds", "--jobs", "--test", "--dry-run", "--set",
     },
     "average": {"RUN", "--last", "--best", "--out"},
+    "report": {"RUN", "--out", "--pages", "--json", "--sentences"},
     "prepare": {"RECIPE", "--out", "--set"},
     "import": {"FOLDER", "--out"},
+    "inspect": {
+        "MODEL", "TEXT", "OTHER", "--numbers", "--target", "--baseline", "--encoder-layer",
+        "--decoder-layer", "--head", "--out", "--json", "--set",
+    },
     "explain": {"RECIPE", "--out", "--json", "--set"},
     "compare layers": {"--lengths", "--d", "--out", "--json"},
     "compare positions": {"--updates", "--seed", "--out", "--json"},
@@ -159,6 +169,19 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         (["augment", "MODEL", "--distill", "T", "--out", "T"], 2, ["t.tsv", ".jsonl"]),
         (["score", "MODEL", "--pairs", "T", "--set", "data.workers=3"], 2, ["data.columns"]),
         (["score", "MODEL", "--pairs", "nowhere.tsv"], 1, ["nowhere.tsv"]),
+        (["align", "MODEL", "--pairs", "nowhere.tsv"], 1, ["nowhere.tsv"]),
+        ([*ALIGN, "--layer", "2"], 2, ["--layer 2", "1 layers", "counted from 1"]),
+        ([*ALIGN, "--heads", "1", "3"], 2, ["--heads 3", "2 heads"]),
+        ([*ALIGN, "--threshold", "0"], 2, ["--threshold 0"]),
+        ([*ALIGN, "--threshold", "nan"], 2, ["--threshold nan"]),
+        ([*ALIGN, "--units", "letters"], 2, ["letters"]),
+        ([*ALIGN, "--json", "OUT"], 2, ["--gold"]),
+        ([*ALIGN, "--gold", "nowhere"], 1, ["nowhere"]),
+        ([*ALIGN, "--gold", "EMPTY"], 1, ["0 lines", "35 pairs"]),
+        ([*ALIGN, "--gold", "T"], 1, ["t.tsv, line 1: 'ab' is no link"]),
+        ([*ALIGN, "--gold", "EMPTY", "--json", "no/where"], 2, ["no/where"]),
+        ([*ALIGN, "--gold", "EMPTY", "--json", "T"], 2, ["t.tsv is what is read"]),
+        ([*ALIGN, "--set", "decoding.engine=ctranslate2"], 2, ["decoding.engine=torch"]),
         (["evaluate", "MODEL", "--test", "nowhere.tsv"], 1, ["nowhere.tsv"]),
         (["evaluate", "MODEL", "--test", "T", "--metrics", "blue"], 2, ["'blue'"]),
         (["evaluate", "MODEL", "--test", "a", "b", "c"], 2, ["not 3 files"]),
@@ -182,6 +205,27 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         ([*TRAIN, "--set", "model.d_model=9999992"], 2, ["GiB"]),
         ([*TRAIN, "--set", "model.d_model=9999992", "--dry-run"], 1, ["GiB", "[model] smaller"]),
         (["quickstart", "--minutes", "0", "--out", "OUT"], 2, ["minutes"]),
+        (["inspect"], 2, ["--numbers"]),
+        (["inspect", "MODEL"], 2, ["a model and a text"]),
+        (["inspect", "MODEL", " "], 2, ["blank"]),
+        (["inspect", "nowhere", "a"], 1, ["nowhere does not exist"]),
+        (["inspect", "MODEL", "a", "--encoder-layer", "2"], 2, ["layer 2", "has 1"]),
+        (["inspect", "MODEL", "a", "--decoder-layer", "0"], 2, ["--decoder-layer 0", "from 1"]),
+        (["inspect", "MODEL", "a", "--head", "3"], 2, ["head 3", "2"]),
+        (["inspect", "MODEL", "a", "b", "--baseline", "MODEL"], 2, ["not both"]),
+        (["inspect", "MODEL", "a", "--out", "no/where.html"], 2, ["there is no folder"]),
+        (["inspect", "MODEL", "a", "--set", "model.h=1"], 2, ["keeps its [model]"]),
+        (["inspect", "--numbers", "nowhere.toml"], 1, ["nowhere.toml"]),
+        (["inspect", "--numbers", "T"], 2, ["t.tsv"]),
+        (["inspect", "MODEL", "--numbers", "T"], 2, ["needs no model"]),
+        (["inspect", "MODEL", "--outt", "a"], 2, ["no option --outt"]),
+        (["data", "show", "--frist", "T"], 2, ["no option --frist"]),
+        (["report", "nowhere"], 1, ["nowhere does not exist"]),
+        (["report", "MODEL"], 1, ["is a model folder", "give the run"]),
+        (["report", "EMPTY"], 1, ["empty is no run"]),
+        (["report", "RUN", "--pages"], 2, ["--out"]),
+        (["report", "RUN", "--sentences", "-1"], 2, ["--sentences -1"]),
+        (["report", "RUN", "--out", "no/where.html"], 2, ["no/where.html", "no folder"]),
         (["ablate", "nowhere.toml", "--out", "OUT"], 1, ["nowhere.toml"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--rows", "layer"], 2, ["'layers'"]),
         (["ablate", "nowhere.toml", "--out", "OUT", "--seeds", "0"], 2, ["--seeds 0"]),
@@ -286,6 +330,23 @@ def test_requests(run: Run, model: Path, write: Write) -> None:
     assert both.stdout == run("translate", model, stdin="ab\nbc\n").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("score M --pairs -", "score M --pairs=-"),
+        ("score M --pairs - b --format text", "score M --pairs=- --pairs b --format text"),
+        ("score M --pairs a - --format text", "score M --pairs a --pairs=- --format text"),
+        ("translate --input - M", "translate --input=- M"),
+        ("translate M --input=- --n-best 2", "translate M --input=- --n-best 2"),
+        ("translate M --n-best 2 -", "translate M --n-best 2 -"),
+        ("data show - b", "data show - b"),
+        ("score M --pairs a b", "score M --pairs a b"),
+    ],
+)
+def test_standard_input_is_named_as_users_do(words: str, expected: str) -> None:
+    assert " ".join(cli.with_standard_input(words.split())) == expected
+
+
 def test_score(run: Run, model: Path, write: Write) -> None:
     pairs = write("p.tsv", "ab\tA B\nbc\tB\n")
     done = run("score", model, "--pairs", pairs)
@@ -301,6 +362,60 @@ def test_score(run: Run, model: Path, write: Write) -> None:
     done = run("score", model, "--pairs", write("q.tsv", "ab\tA B\nbc\n"))
     assert len(done.stdout.splitlines()) == 2
     assert "pairs without a target: 1" in done.stderr
+
+
+def test_align(run: Run, model: Path, write: Write) -> None:
+    src, tgt = write("s.txt", "ab c\n\nbc\nb\n"), write("t.txt", "A B\nB\n\nA B C\n")
+    done = run("align", model, "--pairs", src, tgt)
+    assert done.returncode == 0
+    assert done.stderr == "links: layer 1, mean of all heads\n"
+    lines = done.stdout.split("\n")
+    assert len(lines) == 5 and lines[1] == lines[2] == lines[4] == ""
+    assert re.fullmatch("[01]-0 [01]-1|[01]-1 [01]-0", lines[0])
+    assert lines[3] == "0-0 0-1 0-2"
+    piped = run("align", model, "--pairs", "-", stdin="ab c\tA B\n\tB\nbc\t\nb\tA B C\n")
+    assert piped.stdout == done.stdout
+    columns = ["--set", "data.columns=[2,1]"]
+    turned = run("align", model, "--pairs", "-", *columns, stdin="A B\tab c\n")
+    assert turned.stdout == lines[0] + "\n"
+    every = run("align", model, "--pairs", src, tgt, "--threshold", "1e-9")
+    assert every.stdout.split("\n")[0] == "0-0 0-1 1-0 1-1"
+    letters = run("align", model, "--pairs", src, tgt, "--units", "pieces", "--threshold", "1e-9")
+    assert letters.stdout.split("\n")[0] == "0-0 0-1 1-0 1-1 2-0 2-1"
+    short = run("align", model, "--pairs", src, tgt, "--set", "decoding.max_source=2")
+    warned = [line for line in short.stderr.split("\n") if "cut" in line]
+    assert warned == [
+        "warning: pair 1: the source is cut to 2 pieces",
+        "warning: pair 3: the source is cut to 2 pieces",
+        "warning: pair 4: the target is cut to 2 pieces",
+    ]
+    assert short.stdout.split("\n")[0] == "0-0 0-1"
+
+
+def test_align_with_gold_links(run: Run, model: Path, write: Write, tmp_path: Path) -> None:
+    """Links that one head made are gold: that head is found, unless another is asked for."""
+    pairs = write("p.tsv", "ab c a b\tA B C A\nbc a c b\tB A C\nb a c\tA B C\nc b\tA\n")
+    own = run("align", model, "--pairs", pairs, "--heads", "2", "--later")
+    assert own.stderr == "links: layer 1, head 2, one step later\n"
+    gold = write("gold", own.stdout)
+    found = run("align", model, "--pairs", pairs, "--gold", gold, "--json", tmp_path / "f.json")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == own.stdout
+    assert "error rate 0.0 [0.0, 0.0], precision 100.0, recall 100.0" in found.stderr
+    record = json.loads((tmp_path / "f.json").read_text())
+    assert record["best"]["error"] == 0.0
+    assert {"layer": 1, "heads": [2], "later": True, "error": 0.0}.items() <= next(
+        one for one in record["choices"] if one["heads"] == [2] and one["later"]
+    ).items()  # fmt: skip
+    for asked in (["--layer", "1"], ["--heads", "1"]):
+        chosen = run("align", model, "--pairs", pairs, "--gold", gold, *asked)
+        assert chosen.stdout == run("align", model, "--pairs", pairs, *asked).stdout
+        assert "Best: " in chosen.stderr
+    vague = run("align", model, "--pairs", pairs, "--gold", write("vague", "1-1\n\n\n\n"))
+    assert "vague says whether words count from 0 or 1" in vague.stderr
+    beyond = run("align", model, "--pairs", pairs, "--gold", write("far", "0-0\n0-3\n\n\n"))
+    assert beyond.returncode == 1
+    assert "far, line 2: link 0-3, but the pair has 4 and 3 words" in beyond.stderr
 
 
 def test_evaluate(run: Run, model: Path, tmp_path: Path) -> None:
@@ -358,6 +473,39 @@ def test_help_fills_its_lines(run: Run) -> None:
     assert "again and compared with the torch engine: log-probabilities of given pairs," in text
     lists = [line for verb in OPTIONS for line in run(*verb.split(), "--help").stdout.split("\n")]
     assert not any("•" in line for line in [*lists, *run("--help").stdout.split("\n")])
+
+
+def test_pairs_from_standard_input(run: Run) -> None:
+    assert run("data", "show", "-", stdin="a\tb\n").stdout == "a\tb\n"
+    assert "1" in run("data", "report", "-", stdin="a\tb\n").stdout
+
+
+def test_inspect(run: Run, model: Path, tmp_path: Path) -> None:
+    """In the terminal, as JSON, as a page; a line from standard input; two of them."""
+    done = run("inspect", model, "abc")
+    assert done.returncode == 0 and "cross-attention" in done.stdout
+    piped = run("inspect", model, "-", stdin="abc\r\nnot this\n")
+    assert piped.stdout == done.stdout
+    data = json.loads(run("inspect", model, "abc", "--target", "A B", "--json").stdout)
+    assert data["format"] == "transduce trace" and data["target"]["given"]
+    both = json.loads(run("inspect", model, "abc", "ab", "--json").stdout)
+    assert [one["source"]["text"] for one in both] == ["abc", "ab"]
+    page = tmp_path / "page.html"
+    done = run("inspect", model, "abc", "--baseline", model / "model", "--out", page)
+    assert done.returncode == 0 and done.stdout == "" and str(page) in done.stderr
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_report(run: Run, model: Path, tmp_path: Path) -> None:
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    done = run("report", model, "--out", page, "--json", numbers, "--sentences", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The training of run\n")
+    for word in ("all updates are done", "Samples over time", "translated 7 validation sentences"):
+        assert word in done.stdout
+    assert str(page) in done.stderr
+    assert "The training of run" in page.read_text()
+    assert json.loads(numbers.read_text())["worst"]["sentences"] == 7
 
 
 def test_average(run: Run, model: Path, tmp_path: Path) -> None:

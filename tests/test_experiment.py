@@ -1,5 +1,6 @@
 """A whole experiment in Python: what a run leaves, and what its model says about itself."""
 
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -11,10 +12,11 @@ import torch
 import transduce
 from tests.conftest import letters_recipe
 from tests.test_checkpoint import Marker
-from transduce.assembly import card, check_lengths
+from transduce.assembly import card, check_lengths, sampled
 from transduce.config import Settings, merge, parse
 from transduce.data.corpus import Corpus
 from transduce.errors import TransduceError, UsageError
+from transduce.evaluating import Items
 from transduce.experiment import train
 from transduce.model_folder import load_config, load_model, read_tensors
 from transduce.preparing import prepare_corpus
@@ -30,7 +32,7 @@ def test_what_a_run_leaves(recipe: Settings, tmp_path: Path) -> None:
     assert transduce.train(recipe, out=tmp_path / "run", say=said.append) == "finished"
     run = tmp_path / "run"
     assert {path.name for path in run.iterdir()} == {
-        ".lock", "config.toml", "metrics.jsonl", "corpus", "checkpoints", "model",
+        ".lock", "config.toml", "metrics.jsonl", "samples.jsonl", "corpus", "checkpoints", "model",
     }  # fmt: skip
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-2", "step-4"]
     assert load_config(run) == load_config(run / "model")
@@ -43,6 +45,37 @@ def test_what_a_run_leaves(recipe: Settings, tmp_path: Path) -> None:
     assert translator.decoding == written.model_copy(update={"engine": "torch"})
     with pytest.raises(UsageError, match="already holds a run"):
         train(recipe, run)
+
+
+def test_samples_are_of_all_lengths() -> None:
+    sources = ["a" * n for n in (9, 3, 3, 1, 7, 5, 2, 8, 4, 6)] + [" "]
+    asked = Items(sources, [["x"]] * len(sources))
+    assert [len(sources[i]) for i in sampled(asked, 3)] == [2, 5, 8]  # the middles of 1-3, 4-6, 7-9
+    assert sampled(asked, 3)[0] == 6
+    assert [len(sources[i]) for i in sampled(asked, 20)] == [*range(1, 10)]
+    assert sampled(Items(["", " "], [["x"]] * 2)) == []
+
+
+def test_samples_go_on_as_if_never_stopped(recipe: Settings, tmp_path: Path) -> None:
+    """A21: what was translated after the checkpoint is taken back with the updates."""
+    recipe["training"] |= {"steps": 8, "checkpoint_every": 4, "keep": -1, "keep_best": 1}
+    train(recipe, tmp_path / "whole")
+    train(recipe, tmp_path / "parts")
+    run = tmp_path / "parts"
+    for path in (run / "checkpoints").glob("step-*"):
+        if path.name != "step-4":
+            shutil.rmtree(path)  # as if killed before the others were written
+    with open(run / "samples.jsonl", "a") as file:
+        file.write('{"step": 8, "source": "a')
+    train(recipe, run, resume=True)
+    whole, parts = ((tmp_path / n / "samples.jsonl").read_bytes() for n in ("whole", "parts"))
+    assert whole == parts
+    lines = [json.loads(line) for line in whole.splitlines()]
+    assert [line["step"] for line in lines] == [step for step in (2, 4, 6, 8) for _ in range(7)]
+    assert list(lines[0]) == ["step", "source", "references", "output"]
+    assert [(line["source"], line["references"]) for line in lines[:7]] == [
+        (line["source"], line["references"]) for line in lines[-7:]
+    ]
 
 
 def test_the_average_replaces_the_best(recipe: Settings, tmp_path: Path) -> None:

@@ -23,9 +23,14 @@ def test_what_is_done_again_is_taken_back(tmp_path: Path) -> None:
         log.write({"step": step, "loss": 1.5})
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 6, "lo')  # cut short by a kill
+    for step in (2, 4):
+        log.write_samples(step, [{"source": "日\u2028本"}, {"source": "b"}])
     log.forget_after(3)
     log.write({"step": 4, "loss": 1.25})
     assert steps(tmp_path) == [1, 2, 3, 4]
+    assert (tmp_path / "samples.jsonl").read_bytes().count(b"\n") == 2
+    log.forget_after(0)
+    assert steps(tmp_path) == []
 
 
 def test_nothing_to_take_back(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""The README: its table, its links and its commands are true."""
+"""READMEs and books: their tables, links, recipes and commands are true."""
 
 import re
 import shlex
 import textwrap
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -11,9 +12,15 @@ import pytest
 from transduce import cli
 from transduce.config import parse, read_recipe, recipe_names
 
-README = Path(__file__).parents[1] / "README.md"
-TEXT = README.read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "README.zh.md", "docs/book.md", "docs/book.zh.md"]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 NAMES = sorted(set(re.findall(r"`(transduce(?:\.\w+){2,})`", TEXT)))
+COMMAND = re.compile(r"^(?:\$ )?(?:printf .*?\| )?(transduce .*)$", re.MULTILINE)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -30,31 +37,35 @@ def test_the_table_from_paper_to_code(name: str) -> None:
     raise AssertionError(name)
 
 
-def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", text_of(page))
     assert len(links) > 5
     for link in links:
-        assert (README.parent / link).exists(), link
+        assert link.startswith("https://arxiv.org/") or (ROOT / page).parent.joinpath(link).exists()
 
 
-def test_the_recipes_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tomllib
-
-    monkeypatch.setenv("TRANSDUCE_DATA", "data")  # recipes of published conditions name it
-    recipes = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+@pytest.mark.parametrize("page", PAGES[:2])
+def test_the_recipes_are_valid(page: str) -> None:
+    recipes = re.findall(r"```toml\n(.*?)```", text_of(page), re.DOTALL)
     assert len(recipes) >= 2
     for recipe in recipes:
-        parse(tomllib.loads(textwrap.dedent(recipe)), "README")
+        parse(tomllib.loads(textwrap.dedent(recipe)), page)
+
+
+def test_the_recipes_of_the_package_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSDUCE_DATA", "data")  # recipes of published conditions name it
     for name in recipe_names():
         parse(read_recipe(Path(name)), name)
 
 
-def test_the_commands_parse() -> None:
-    """Every `transduce ...` line of the README is one that the command understands."""
-    lines = re.findall(r"^(?:\$ )?(?:printf .*?\| )?(transduce .*)$", TEXT, re.MULTILINE)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_parse(page: str) -> None:
+    """Every `transduce ...` line is one that the command understands."""
+    lines = COMMAND.findall(text_of(page))
     assert len(lines) >= 4
     for line in lines:
         words = shlex.split(re.split(r" [<>#]", line)[0], comments=True)[1:]
-        _, bound, unused, _ = cli.app.parse_known_args(words)
+        _, bound, unused, _ = cli.app.parse_known_args(cli.with_standard_input(words))
         assert not unused, line
         assert bound.arguments or line.startswith("transduce compare"), line

@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 from importlib import resources
 from typing import Any
 
@@ -12,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
+import transduce.inspection
 from tests.test_translator import CHARS
 from transduce.config import EOS, DecodingConfig, ModelConfig
 from transduce.decoding.translator import Translator, translator_of
 from transduce.errors import UsageError
-from transduce.inspection import trace
 from transduce.inspection.attention import attention_weights
 from transduce.inspection.pages import Packing, in_script, only_chosen, page
 from transduce.inspection.terminal import printed
-from transduce.inspection.tracing import Choice, as_json, recorded
+from transduce.inspection.tracing import Choice, as_json, recorded, trace
 from transduce.model import Transformer
 
 SCHEMA = json.loads((resources.files("transduce") / "web" / "trace.schema.json").read_text("utf-8"))
@@ -203,6 +204,14 @@ def test_large_pages_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "Of long vectors the first 8" in least and len(least) < len(fewer)
 
 
+def test_long_vectors_are_written_as_far_as_they_are_shown() -> None:
+    found = trace(translator(d_model=512), "abc")
+    packed = Packing().trace(found)
+    own, arrays = packed["stations"]["cross"], packed["arrays"]
+    assert unpacked(arrays, own["out"]).shape[1] == 128
+    assert unpacked(arrays, own["memory"]).shape[1] == 512  # its components are followed
+
+
 def test_only_the_chosen_layers() -> None:
     found = only_chosen(trace(translator(), "abc", choice=Choice(1, 1)))
     assert [own["layers"] for own in found["attention"].values()] == [[1], [1], [1]]
@@ -239,8 +248,10 @@ def test_in_the_terminal() -> None:
     assert lines[0] == "source: abc de"
     assert any("cross-attention, layer 1 of 2, mean of 2 heads" in line for line in lines)
     assert any("search: beam of 4" in line for line in lines)
-    forced = "\n".join(printed(trace(own, "abc", "de")))
+    forced = "\n".join(printed(trace(own, "abc de", "de a")))
     assert "search:" not in forced
+    found = re.search(r"alignment \(layer 1, mean of all heads\): (.*)", forced)
+    assert found and {link[-1] for link in found[1].split()} <= {"0", "1"}
 
 
 def test_the_sum_of_each_path_is_its_score() -> None:
@@ -253,6 +264,12 @@ def test_the_sum_of_each_path_is_its_score() -> None:
                 total, at = total + nodes[at]["log_probability"], nodes[at]["parent"]
             assert total == pytest.approx(output["log_probability"], abs=1e-5)
             assert math.isclose(total / output["divisor"], output["score"], abs_tol=1e-5)
+
+
+def test_the_public_name_gives_json() -> None:
+    found = transduce.inspection.trace(translator(), "abc", "de")
+    CHECK.validate(json.loads(json.dumps(found, allow_nan=False)))
+    assert found["target"]["text"] == "de"
 
 
 def test_tensors_of_any_kind_become_lists() -> None:

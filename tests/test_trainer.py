@@ -20,7 +20,7 @@ from transduce.training import trainer as module
 from transduce.training.checkpoint import step_of
 from transduce.training.gradients import Sums
 from transduce.training.machine import pick_precision
-from transduce.training.trainer import Trainer, Update
+from transduce.training.trainer import Trainer, Update, Validation
 
 Make = Callable[..., Trainer]
 
@@ -56,7 +56,7 @@ def make(build: BuildModel, corpus: Corpus, tmp_path: Path) -> Make:
             corpus,
             config,
             tmp_path / run,
-            lambda model: {"bleu": next(queue, 0.0)},
+            lambda model: Validation({"bleu": next(queue, 0.0)}),
             lambda score, than: than is None or score > than,
             lambda model: None,
         )
@@ -128,6 +128,15 @@ def test_resuming_is_the_same_as_going_on(make: Make, accumulation: int, stop: i
 
 def test_resuming_without_a_checkpoint_starts_anew(make: Make) -> None:
     assert not make().resume()
+    killed = make(checkpoint_every=100, validate_every=2)
+    killed.validate = lambda model: Validation({"bleu": 1.0}, [{"output": "of the first start"}])
+    killed.checkpoints.save = lambda *arguments: Path()  # type: ignore[method-assign]
+    start(killed)
+    again = make(steps=4)
+    assert not again.resume()
+    start(again)
+    assert [row["step"] for row in rows(again)] == [1, 2, 3, 4]
+    assert (again.run / "samples.jsonl").read_bytes() == b""
 
 
 def test_micro_batches_weigh_tokens_equally(make: Make) -> None:

@@ -36,8 +36,13 @@ _HOMES = {
     "train": "transduce.experiment",
 }
 
+_PARTS = ("inspection", "model")
+"""Packages that one may use without importing them by name."""
+
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"transduce.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'transduce' has no attribute {name!r}")

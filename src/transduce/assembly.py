@@ -13,6 +13,7 @@ from transduce.config import Config, DataConfig, Settings, departures, merge, ov
 from transduce.data.batches import Indices, Sample
 from transduce.data.corpus import Corpus, Ids, load_tokenizers
 from transduce.data.report import printed
+from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.ctranslate2 import obstacles
 from transduce.decoding.translator import pick_device, translator_of
@@ -34,9 +35,13 @@ from transduce.model_folder import (
 from transduce.preparing import absolute, prepare_corpus
 from transduce.training.distributed import ALONE, Ranks
 from transduce.training.machine import memory_of, pick_precision
-from transduce.training.trainer import Trainer
+from transduce.training.trainer import Trainer, Validation
 
 Say = Callable[[str], None]
+LOCK = ".lock"
+"""The file of a run that is locked by the process that trains."""
+KEPT = 8
+"""Sentences whose outputs are kept at each validation."""
 
 
 @contextmanager
@@ -48,7 +53,7 @@ def lock(run: Path) -> Iterator[None]:
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
-        file = open(run / ".lock", "w")  # noqa: SIM115 (held open as long as the lock)
+        file = open(run / LOCK, "w")  # noqa: SIM115 (held open as long as the lock)
     except OSError as error:
         raise TransduceError(f"cannot write {run}: {error.strerror}") from None
     with file:
@@ -57,6 +62,18 @@ def lock(run: Path) -> Iterator[None]:
         except OSError:
             raise TransduceError(f"another process is training in {run}") from None
         yield
+
+
+def is_training(run: Path) -> bool:
+    """Say whether a process holds a run just now."""
+    try:
+        with open(run / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def begun(
@@ -194,10 +211,22 @@ def assemble(
     asked = validation_items(corpus, config)
     metric = config.evaluation.metrics[0]
 
-    def validate(model: Transformer) -> dict[str, float]:
+    kept = sampled(asked)
+
+    def validate(model: Transformer) -> Validation:
         translator = translator_of(model, tokenizers, config.decoding)
-        scores, _ = scored(translator, asked, config)
-        return {name: score.score for name, score in scores.items()}
+        scores, outputs = scored(translator, asked, config)
+        return Validation(
+            {name: score.score for name, score in scores.items()},
+            [
+                {
+                    "source": asked.sources[i],
+                    "references": asked.references[i],
+                    "output": outputs[i],
+                }
+                for i in kept
+            ],
+        )
 
     def on_best(model: Transformer) -> None:
         save_model(run / MODEL, config, weights(model), tokenizers, card(config))
@@ -238,15 +267,27 @@ def sampler(corpus: Corpus, tokenizers: tuple[Tokenizer, Tokenizer], config: Con
     return sample
 
 
-def validation_items(corpus: Corpus, config: Config) -> Items:
-    """Return what validation translates, spread over the pairs."""
+def validation_items(corpus: Corpus, config: Config, most: int | None = None) -> Items:
+    """Return what validation translates, spread over the pairs; or so many of them at most."""
     pairs = [corpus.valid.text(i) for i in range(len(corpus.valid))]
     every = items(
         [src for src, _ in pairs], [tgt for _, tgt in pairs], config.evaluation.references
     )
-    count = min(len(every.sources), config.training.validate_sentences)
+    most = config.training.validate_sentences if most is None else most
+    count = min(len(every.sources), most)
     chosen = [i * len(every.sources) // count for i in range(count)]
     return Items([every.sources[i] for i in chosen], [every.references[i] for i in chosen])
+
+
+def sampled(asked: Items, count: int = KEPT) -> list[int]:
+    """Return some items, from short ones to long ones: of as many parts by length the middles."""
+    first: dict[str, int] = {}
+    for i, source in enumerate(asked.sources):
+        if not is_blank(source):
+            first.setdefault(source, i)
+    by_length = sorted(first.values(), key=lambda i: len(asked.sources[i]))
+    count = min(count, len(by_length))
+    return [by_length[(2 * part + 1) * len(by_length) // (2 * count)] for part in range(count)]
 
 
 def with_measured_steps(config: Config, corpus: Corpus, user: Settings, say: Say) -> Config:

@@ -9,6 +9,7 @@ from typing import Literal
 from transduce import fine_tuning, fitting, pricing
 from transduce.advice import advice
 from transduce.assembly import (
+    LOCK,
     Say,
     assemble,
     begun,
@@ -165,7 +166,7 @@ def price(
                 f"note: only {free / 2**20:,.0f} MiB are free on the disk of {run}: lower "
                 "training.keep, or give another --out"
             )
-    if new and [path.name for path in run.iterdir()] == [".lock"]:
+    if new and [path.name for path in run.iterdir()] == [LOCK]:
         shutil.rmtree(run)
     return priced
 
@@ -228,7 +229,7 @@ def finish(
         tensors, chosen = average_of(run / CHECKPOINTS, count, training.average_of)
         set_weights(trainer.model, tensors, run / CHECKPOINTS)
         trainer.model.eval()
-        score = trainer.validate(trainer.model)[metric]
+        score = trainer.validate(trainer.model).scores[metric]
         save_model(run / MODEL, config, tensors, tokenizers, card(config))
         names = ", ".join(path.name for path in chosen)
         say(f"the model is the average of {names}: {metric} {score:.2f} in validation")

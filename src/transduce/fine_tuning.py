@@ -285,11 +285,18 @@ def score_after(config: Config, run: Path, measure: Measure, say: Say) -> None:
     scores = measure(load(run, device=config.device))
     signatures = {metric: score.signature for of in scores.values() for metric, score in of.items()}
     _store(run, stored | {"after": _plain(scores), "signatures": signatures})
-    for pairs, found in scores.items():
-        for metric, score in found.items():
+    for line in changes(run):
+        say(line)
+
+
+def changes(run: Path) -> Iterator[str]:
+    """Yield what became better or worse, as far as a run has it written down."""
+    stored = _stored(run)
+    for pairs, found in stored.get("after", {}).items():
+        for metric, after in found.items():
             before = stored["before"].get(pairs, {}).get(metric)
             if before is not None:
-                say(f"{pairs}: {metric} {change(metric, before, score.score)}")
+                yield f"{pairs}: {metric} {change(metric, before, after)}"
 
 
 def change(metric: str, before: float, after: float) -> str:

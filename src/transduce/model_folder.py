@@ -7,9 +7,10 @@ A model folder stands alone:
     joint.spm, or source.spm and target.spm
     README.md            the model card
 
-A run holds `config.toml`, `metrics.jsonl`, `corpus/`, `checkpoints/step-N/` and `model/`, the
-model folder. Nothing that is read can execute: tensors, TOML and JSON only. Files are written
-beside their place, flushed, and then renamed, so a reader finds the old or the new one, never half.
+A run holds `config.toml`, `metrics.jsonl`, `samples.jsonl`, `corpus/`, `checkpoints/step-N/` and
+`model/`, the model folder. Nothing that is read can execute: tensors, TOML and JSON only. Files are
+written beside their place, flushed, and then renamed, so a reader finds the old or the new one,
+never half; the two logs grow line by line.
 """
 
 import os
@@ -32,7 +33,8 @@ from transduce.errors import TransduceError, UsageError
 from transduce.model import Transformer
 
 CONFIG, WEIGHTS, CARD = "config.toml", "model.safetensors", "README.md"
-METRICS, CORPUS, CHECKPOINTS, MODEL = "metrics.jsonl", "corpus", "checkpoints", "model"
+METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
+CORPUS, CHECKPOINTS, MODEL = "corpus", "checkpoints", "model"
 REAL = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 """The types that weights may have."""
 POINTER = b"version https://git-lfs."

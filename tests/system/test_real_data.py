@@ -10,6 +10,10 @@ from transduce.choices import from_text
 from transduce.data.files import read_lines
 from transduce.data.readers import read_pairs
 from transduce.data.statistics import Survey
+from transduce.errors import TransduceError
+from transduce.inspection.alignment import Prepared
+from transduce.inspection.alignment_error import read_gold
+from transduce.inspection.words import Word
 
 pytestmark = pytest.mark.data
 needs_data = pytest.mark.skipif(
@@ -90,3 +94,43 @@ def test_catalogues_keep_their_pairs_in_tmx_and_xliff(tmp_path: Path) -> None:
             assert again == pairs, (catalogue.name, name)
         seen += len(pairs)
     assert seen > 1_000
+
+
+def aligned(sides: list[list[str]]) -> list[Prepared]:
+    words = [[[Word(word, ()) for word in side.split()] for side in both] for both in sides]
+    return [Prepared(i, ([], []), src, tgt) for i, (src, tgt) in enumerate(words, start=1)]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("language", "sure", "possible"), [("fr", 4_038, 17_438), ("ro", 6_198, 6_198)]
+)
+def test_gold_alignments(language: str, sure: int, possible: int) -> None:
+    """No link is out of bounds; for French there are as many as is published."""
+    name = "enfr" if language == "fr" else "roen"
+    sides = [line.split("|||") for line in read_lines(DATA / "align" / f"{name}.src-tgt")]
+    found = read_gold(str(DATA / "align" / f"{name}.gold"), aligned(sides))
+    assert sum(map(len, found.sure)) == sure
+    assert sum(map(len, found.possible)) == possible
+    assert (found.first, found.certain) == (1, True)
+
+
+@needs_data
+def test_gold_alignments_with_a_mistake(tmp_path: Path) -> None:
+    """Both files of the German set have a link beyond its sentence; else they are the same."""
+    folder = DATA / "align" / "German-English_WordAlignment.zip" / "German-English_WordAlignment"
+    texts = (read_lines(folder / f"test.{language}") for language in ("de", "en"))
+    pairs = aligned([list(both) for both in zip(*texts, strict=True)])
+    found = []
+    for name, line, wrong, right in (
+        ("de-en.wa", 63, "12-16", "12-12"), ("de-en.ref.wa", 776, "63 12 16", "63 12 12"),
+    ):  # fmt: skip
+        with pytest.raises(TransduceError, match=f"{name}, line {line}: link 12-16"):
+            read_gold(str(folder / name), pairs)
+        lines = list(read_lines(folder / name))
+        lines[line - 1] = lines[line - 1].replace(wrong, right)
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        found.append(read_gold(str(tmp_path / name), pairs))
+    assert found[0] == found[1]
+    assert found[0].first == 0
+    assert sum(map(len, found[0].sure)) == 1_233

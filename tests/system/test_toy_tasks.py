@@ -8,7 +8,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,7 @@ def transduce(*arguments: object) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def learn(task: str, folder: Path, cap: int) -> tuple[float, int]:
+def learn(task: str, folder: Path, cap: int, changes: Sequence[str] = ()) -> tuple[float, int]:
     """Train and evaluate; return the exact match on unseen pairs and the number of updates."""
     seed = random.SystemRandom().randrange(10**6)
     rows = pairs(task, 6800, random.Random(seed)).splitlines(keepends=True)
@@ -65,7 +65,7 @@ def learn(task: str, folder: Path, cap: int) -> tuple[float, int]:
     (folder / "valid.tsv").write_text("".join(rows[6000:6300]))
     (folder / "test.tsv").write_text("".join(rows[6300:]))
     (folder / "recipe.toml").write_text(RECIPE)
-    settings = [f"training.steps={cap}", f"training.seed={seed}"]
+    settings = [f"training.steps={cap}", f"training.seed={seed}", *changes]
     done = transduce(
         "train", folder / "recipe.toml", "--out", folder / "run",
         *(word for setting in settings for word in ("--set", setting)),
@@ -82,4 +82,22 @@ def learn(task: str, folder: Path, cap: int) -> tuple[float, int]:
 @pytest.mark.parametrize("task", TASKS)
 def test_it_learns(task: str, tmp_path: Path) -> None:
     exact, updates = learn(task, tmp_path, TASKS[task][1])
+    assert exact >= 98.0, f"after {updates} updates"
+
+
+LAYER_TYPES = {  # settings, caps of copy and reverse
+    "restricted": (["model.window=3"], 1500, 2400),
+    "recurrent": (["model.cell=gru"], 1200, 2400),
+    "convolutional": (["model.kernel=5"], 1200, 1800),
+}
+
+
+@pytest.mark.parametrize("task", ["copy", "reverse"])
+@pytest.mark.parametrize("kind", LAYER_TYPES)
+def test_every_layer_type_learns(kind: str, task: str, tmp_path: Path) -> None:
+    """In the place of self-attention, on both sides; cross-attention stays."""
+    settings, copy_cap, reverse_cap = LAYER_TYPES[kind]
+    types = [f"model.{side}_layer_type={kind}" for side in ("encoder", "decoder")]
+    cap = copy_cap if task == "copy" else reverse_cap
+    exact, updates = learn(task, tmp_path, cap, [*types, *settings])
     assert exact >= 98.0, f"after {updates} updates"

@@ -52,7 +52,7 @@ class Tokenizer:
         normalization: the Unicode form that text is brought into first.
     """
 
-    _start = ""
+    start = ""
     """What is put before a text, and taken away again."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Tokenizer:
             spelled.clear()
             text.append(self._pieces[id_].replace(SPACE, " "))
         text.append(spelled.decode("utf-8", errors="ignore"))
-        return "".join(text).removeprefix(self._start)
+        return "".join(text).removeprefix(self.start)
 
     def pieces(self, ids: Iterable[int] | Ids) -> list[str]:
         """Return the pieces as the vocabulary spells them (▁ for a space, reserved ids too)."""
@@ -150,7 +150,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def _started(self, texts: Sequence[str]) -> list[str]:
-        return [self._start + text if text else "" for text in texts]
+        return [self.start + text if text else "" for text in texts]
 
     def _around_symbols(
         self, texts: list[str], encode: Callable[[list[str]], list[Ids]]
@@ -184,7 +184,7 @@ class SentencePieceTokenizer(Tokenizer):
         TransduceError: if `proto` is no sentencepiece model with our reserved ids.
     """
 
-    _start = " "  # the first word looks like all others
+    start = " "  # the first word looks like all others
 
     def __init__(self, proto: bytes, normalization: str) -> None:
         self.proto = proto

@@ -1,15 +1,24 @@
 """What a model does and what its parts are worth: measured, drawn, explained."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transduce.inspection.tracing import trace
+    from transduce.decoding.translator import Translator
 
 __all__ = ["trace"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "trace":
-        return import_module("transduce.inspection.tracing").trace
-    raise AttributeError(f"module 'transduce.inspection' has no attribute {name!r}")
+def trace(translator: "Translator", line: str, target: str | None = None) -> dict[str, Any]:
+    """Return the trace of a sentence as a JSON object, as `trace.schema.json` describes it.
+
+    Args:
+        translator: what `transduce.load` returns.
+        line: the source.
+        target: is forced; otherwise the output is searched for, and the search recorded.
+
+    Raises:
+        UsageError: if there is nothing to see.
+    """
+    from transduce.inspection import tracing
+
+    return tracing.as_json(tracing.trace(translator, line, target))

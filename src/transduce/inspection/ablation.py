@@ -20,6 +20,7 @@ import torch
 
 from transduce import pricing
 from transduce.assembly import (
+    LOCK,
     Say,
     assemble,
     corpus_folder,
@@ -272,7 +273,7 @@ def planned(
             yield plan, threads
     finally:
         torch.set_num_threads(before)
-        if new and out.is_dir() and [path.name for path in out.iterdir()] == [".lock"]:
+        if new and out.is_dir() and [path.name for path in out.iterdir()] == [LOCK]:
             shutil.rmtree(out)
 
 
@@ -285,7 +286,7 @@ def refuse_strange(out: Path) -> None:
     if not out.is_dir() or (out / STATE).exists():
         return
     for path in out.iterdir():
-        if path.name != ".lock" and "corpus" not in path.name:
+        if path.name != LOCK and "corpus" not in path.name:
             raise UsageError(f"{out} holds something else ({path.name}): give another --out")
 
 

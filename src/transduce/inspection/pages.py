@@ -32,10 +32,13 @@ LARGE = 4_000_000
 EXACT = 400_000
 """Bytes of attention weights up to which all are written exactly, and not in 256 steps."""
 FIRST = 8
-"""Of long vectors in large pages, so many components are written."""
-VECTORS = {
-    "scaled", "position", "x", "input", "memory", "concat", "attended", "sum", "out", "result",
-    "output", "gain", "bias",
+"""Components that the page follows term by term; in very large pages, all that is written."""
+LONG = 128
+"""Of vectors longer than twice this, so many components are written, or all that a sum needs."""
+FOLLOWED = {"input", "memory", "concat"}
+"""Vectors whose components are the terms of sums."""
+VECTORS = FOLLOWED | {
+    "scaled", "position", "x", "attended", "sum", "out", "result", "output", "gain", "bias",
 }  # fmt: skip
 """Arrays with a component for each of the model's features."""
 
@@ -90,22 +93,21 @@ class Packing:
     """Collects arrays as base64; equal ones are kept once.
 
     Args:
-        first: how many components of long vectors are kept; all unless given.
+        first: how many components of vectors are kept; otherwise those of long ones that are shown.
     """
 
     def __init__(self, first: int | None = None) -> None:
         self.first = first
+        self.rough: set[str] = set()
+        """Names of arrays that are written in 256 steps."""
         self.arrays: list[dict[str, Any]] = []
         self.places: dict[bytes, int] = {}
 
     def trace(self, trace: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trace whose arrays are references into its `arrays`."""
-        packed: dict[str, Any] = self.packed(trace)
-        weights = {kind: own["weights"] for kind, own in trace["attention"].items()}
-        if 4 * sum(x.numel() for x in weights.values()) > EXACT:
-            for kind, own in weights.items():
-                packed["attention"][kind]["weights"] = self.share(own)
-        return packed | {"arrays": self.arrays}
+        whole = 4 * sum(own["weights"].numel() for own in trace["attention"].values())
+        self.rough = {"attention"} | ({"weights"} if whole > EXACT else set())
+        return self.packed(trace) | {"arrays": self.arrays}
 
     def packed(self, value: Any, name: str = "") -> Any:
         """Return a part of a trace, `name`d so in what it is a part of."""
@@ -123,15 +125,21 @@ class Packing:
     def array(self, x: Tensor, name: str) -> Any:
         """Return a reference to an array."""
         x = x.detach().cpu()
-        if name == "attention":  # of the steps of a search
+        if name in self.rough:
             return self.share(x)
         if not x.is_floating_point():
             return self.place(x.to(torch.uint8), "uint8") if name == "hidden" else x.tolist()
         if name == "W":
             x = x[:FIRST]  # the page follows so many components
-        elif name in VECTORS and self.first is not None:
-            x = x[..., : self.first]
+        elif name in VECTORS:
+            x = x[..., : self.kept(name, x.size(-1))]
         return self.place(x.to(torch.float32), "float32")
+
+    def kept(self, name: str, size: int) -> int:
+        """Return how many components of a vector are written."""
+        if self.first is not None:
+            return self.first
+        return LONG if size > 2 * LONG and name not in FOLLOWED else size
 
     def share(self, x: Tensor) -> dict[str, int]:
         """Return a reference to numbers from 0 to 1, rounded to 256 steps."""

@@ -1,7 +1,7 @@
 """A study: what was measured, in tables, curves and plain sentences; in three forms.
 
 It is printed in the terminal, written as one page that needs nothing else, or written as JSON: all
-studies of this package (`compare`, `ablate`) are.
+studies of this package (`compare`, `ablate`, `report`) are.
 """
 
 import json
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -22,6 +23,9 @@ from transduce.model_folder import write_file
 WEB = resources.files("transduce") / "web"
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "ring", "plus")
 """Marks of the curves of a plot, so that they differ in more than colour."""
+MANY = 40
+"""Points beyond which a curve is drawn as a line without marks, and printed as blocks."""
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class Curve:
     intervals: Sequence[tuple[float, float]] = ()
     """Of each point, the lowest and the highest y that it may be."""
 
+    @property
+    def dense(self) -> bool:
+        """Whether there are too many points for a mark each."""
+        return len(self.points) > MANY and not self.theory and not self.intervals
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -43,8 +52,8 @@ class Plot:
     x: str
     y: str
     curves: Sequence[Curve]
-    log: bool = True
-    """Both axes logarithmic."""
+    log: bool | Literal["x", "y"] = True
+    """Which axes are logarithmic: both, none or one."""
     names: Sequence[str] = ()
     """Of x = 0, 1, ..., where these are not numbers."""
     level: float | None = None
@@ -70,6 +79,44 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Link:
+    """The way to a page that lies beside this one, or in a folder beside it."""
+
+    text: str
+    path: str
+    """Relative to this page, with / between its parts."""
+
+    def __post_init__(self) -> None:
+        if self.path.startswith("/"):
+            raise ValueError(f"{self.path} does not lie beside the page")
+
+    @property
+    def address(self) -> str:
+        """Return the path as a page has it: nothing in it can mean another place."""
+        return quote(self.path)
+
+
+@dataclass(frozen=True)
+class Example:
+    """Texts that belong together, such as a source and what became of it."""
+
+    texts: Sequence[tuple[str, str]]
+    """What each is, and itself."""
+    about: str = ""
+    command: str = ""
+    """What to type to see more."""
+    link: Link | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples of one kind."""
+
+    caption: str
+    items: Sequence[Example]
+
+
+@dataclass(frozen=True)
 class Section:
     """One question, and what the answer is."""
 
@@ -77,6 +124,7 @@ class Section:
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
+    examples: Sequence[Examples] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +146,7 @@ class Study:
 
 
 def printed(study: Study) -> Iterator[str]:
-    """Yield the lines of a study in a terminal: its tables and sentences."""
+    """Yield the lines of a study in a terminal: tables, sentences, examples, courses of curves."""
     yield study.title
     yield study.machine
     for section in study.sections:
@@ -112,6 +160,45 @@ def printed(study: Study) -> Iterator[str]:
         if section.sentences:
             yield ""
         yield from (f"- {sentence}" for sentence in section.sentences)
+        if rows := list(courses(section.plots)):
+            yield ""
+            yield from aligned(Table(["curve", "first", "course", "last"], rows))
+        for examples in section.examples:
+            yield from ("", examples.caption)
+            for example in examples.items:
+                yield ""
+                yield from printed_example(example)
+
+
+def printed_example(example: Example) -> Iterator[str]:
+    """Yield the lines of an example."""
+    if example.about:
+        yield f"  {example.about}"
+    width = max((len(name) for name, _ in example.texts), default=0)
+    yield from (f"    {name.ljust(width)}  {text}".rstrip() for name, text in example.texts)
+    if example.command:
+        yield f"    $ {example.command}"
+
+
+def courses(plots: Sequence[Plot]) -> Iterator[list[str]]:
+    """Yield of each curve of many points its name, how it begins, its course, and how it ends."""
+    for plot in plots:
+        for curve in plot.curves:
+            if curve.dense:
+                first, last = (f"{curve.points[i][1]:.4g}" for i in (0, -1))
+                course = blocks(curve.points, plot.log in (True, "y"))
+                yield [f"{plot.title}, {curve.name}", first, course, last]
+
+
+def blocks(points: Sequence[tuple[float, float]], log: bool, width: int = 40) -> str:
+    """Return the course of a curve in blocks of eight heights: of each stretch of x the mean y."""
+    xs = Axis([x for x, _ in points], 0.0, float(width), False)
+    ys = Axis([y for _, y in points], -0.5, len(BLOCKS) - 0.5, log)
+    stretches: list[list[float]] = [[] for _ in range(width)]
+    for x, y in points:
+        stretches[int(xs.place(x))].append(y)
+    heights = [round(ys.place(sum(some) / len(some))) if some else None for some in stretches]
+    return "".join(" " if height is None else BLOCKS[height] for height in heights).strip()
 
 
 def aligned(table: Table) -> Iterator[str]:
@@ -193,7 +280,8 @@ class Axis:
     def __init__(self, values: Sequence[float], low: float, high: float, log: bool) -> None:
         self.log, self.low, self.high = log, low, high
         start, end = (self.scaled(value) for value in (min(values), max(values)))
-        margin = 0.04 * (end - start) or 0.5
+        alone = 0.5 if log else 0.5 * abs(start) or 0.5
+        margin = 0.04 * (end - start) or alone
         self.start, self.end = start - margin, end + margin
 
     def scaled(self, value: float) -> float:
@@ -207,22 +295,29 @@ class Axis:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return some round values with their texts."""
-        if self.log:
-            decades = range(math.floor(self.start), math.ceil(self.end) + 1)
+        if self.log and self.end - self.start > 0.7:
+            decades = range(math.floor(self.start), min(308, math.ceil(self.end)) + 1)
             digits = (1,) if self.end - self.start > 2 else (1, 2, 5)
             values = [digit * 10.0**e for e in decades for digit in digits]
             values = values[:: max(1, len(values) // 8)]
         else:
-            rough = (self.end - self.start) / 5
-            power = 10.0 ** math.floor(math.log10(rough))
-            step = min((1, 2, 5, 10), key=lambda n: abs(n * power - rough)) * power
-            first = math.ceil(self.start / step)
-            values = [round(step * i, 12) for i in range(first, math.floor(self.end / step) + 1)]
+            low, high = (10.0**end if self.log else end for end in (self.start, self.end))
+            values = even_steps(low, high)
         return [(v, short(v)) for v in values if self.start <= self.scaled(v) <= self.end]
+
+
+def even_steps(low: float, high: float) -> list[float]:
+    """Return some five round values between two, equally far apart."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((1, 2, 5, 10), key=lambda n: abs(n * power - rough)) * power
+    return [round(step * i, 12) for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def short(value: float) -> str:
     """Return a value in few characters: 2k for 2,000, 3M for three millions, 0.02."""
+    if abs(value) >= 1e12:
+        return f"{value:.0e}"
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:g}{letter}"
@@ -242,8 +337,9 @@ class Drawing:
         ends = [y for curve in curves for pair in curve.intervals for y in pair]
         levels = [] if plot.level is None else [plot.level]
         xs = [x for x, _ in everything] + ([-0.4, len(plot.names) - 0.6] if plot.names else [])
-        self.x = Axis(xs, self.LEFT, self.RIGHT, plot.log)
-        self.y = Axis([y for _, y in everything] + ends + levels, self.BOTTOM, self.TOP, plot.log)
+        ys = [y for _, y in everything] + ends + levels
+        self.x = Axis(xs, self.LEFT, self.RIGHT, plot.log in (True, "x"))
+        self.y = Axis(ys, self.BOTTOM, self.TOP, plot.log in (True, "y"))
         room = (self.RIGHT - self.LEFT) / max(1, len(plot.names))
         self.slanted = any(7 * len(name) > room for name in plot.names)
         """Whether the names under the drawing are too long to stand side by side."""
@@ -283,8 +379,14 @@ class Drawing:
             f"{curve.name}: "
             + ", ".join(
                 f"{self.plot.names[round(x)] if self.plot.names else f'{x:g}'}: {y:.3g}"
-                for x, y in curve.points
+                for x, y in (turns(curve.points) if curve.dense else curve.points)
             )
             for curve in self.plot.curves
         )
         return f"{self.plot.title}. {self.plot.y} over {self.plot.x}. {curves}"
+
+
+def turns(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return what tells most of many points: the first, lowest, highest and last, in order."""
+    by_height = sorted(points, key=lambda point: point[1])
+    return sorted({points[0], by_height[0], by_height[-1], points[-1]})

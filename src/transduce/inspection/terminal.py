@@ -6,11 +6,15 @@ from typing import Any
 from rich.cells import cell_len
 from torch import Tensor
 
+from transduce.inspection.alignment import Choice, linked, word_attention
 from transduce.inspection.study import Table, aligned
+from transduce.inspection.words import Word
 
 SHADES = " ░▒▓█"
 WIDEST = 12
 """Columns of a token's name beside its row."""
+LONGEST = 48
+"""Columns of a hypothesis in the table of the search."""
 
 
 def printed(trace: dict[str, Any]) -> Iterator[str]:
@@ -22,6 +26,7 @@ def printed(trace: dict[str, Any]) -> Iterator[str]:
     yield f"target: {trace['target']['text']}"
     yield ""
     yield from heat_map(trace)
+    yield from links(trace)
     for decoding in trace["decodings"][:1]:
         yield ""
         yield from search(decoding)
@@ -92,6 +97,22 @@ def heat_map(trace: dict[str, Any]) -> Iterator[str]:
         yield f"{' ' * (WIDEST - cell_len(name))}{name}  {shades}  {said}".rstrip()
 
 
+def links(trace: dict[str, Any]) -> Iterator[str]:
+    """Yield the word alignment as `transduce align` writes it; of letters and sounds, none."""
+    source, target = (
+        [Word(word["text"], tuple(word["pieces"])) for word in trace[side]["words"]]
+        for side in ("source", "target")
+    )
+    if min(len(source), len(target)) < 2:
+        return
+    weights: Tensor = trace["attention"]["cross"]["weights"]
+    choice = Choice(max(1, len(weights) - 1))
+    shares = choice.of(word_attention(weights[choice.layer - 1], source, target, later=False))
+    found = linked(shares).nonzero().tolist()
+    text = " ".join(f"{j}-{i}" for j, i in sorted((j, i) for i, j in found))
+    yield f"alignment ({choice}): {text}"
+
+
 def fitted(text: str, width: int = WIDEST) -> str:
     """Return a text that takes at most so many columns."""
     while cell_len(text) > width:
@@ -115,10 +136,17 @@ def search(decoding: dict[str, Any]) -> Iterator[str]:
             if one["fate"] != "cut":
                 numbers = (one["log_probability"], one["total"], one["score"])
                 cells = [f"{x:.3f}".replace("-", "−") for x in numbers]
-                rows.append([str(number), texts[one["id"]], *cells, one["fate"]])
+                rows.append([str(number), ending(texts[one["id"]]), *cells, one["fate"]])
     columns = ["step", "tokens", "log p", "sum", "score", "fate"]
     yield from aligned(Table(columns, rows))
     yield ended(decoding)
+
+
+def ending(text: str, width: int = LONGEST) -> str:
+    """Return the end of a text that is too long for a column."""
+    while cell_len(text) > width:
+        text = "…" + text[2:]
+    return text
 
 
 def ended(decoding: dict[str, Any]) -> str:

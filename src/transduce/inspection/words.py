@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from transduce.config import UNK
 from transduce.data.tokenizer import Tokenizer
 
-_SPACED = re.compile("[ \u00a0]*[^ \u00a0]+(?:[ \u00a0]+$)?")  # both become spaces in `normalize`
+_SPACES = " \u00a0"  # both are spaces to tokenizers (`normalize`)
+_SPACED = re.compile(f"[{_SPACES}]*[^{_SPACES}]+(?:[{_SPACES}]+$)?")
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,15 @@ def _by_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[Word] 
     """Encode word by word; None if that does not give the pieces of the whole text."""
     found: list[Word] = []
     at = 0
-    for part in _SPACED.findall(text):
+    for part in _SPACED.findall(tokenizer.start + text):
         start = at
-        for id_ in tokenizer.encode_part(part[1:], True) if found else tokenizer.encode(part):
+        spaced = part[0] in _SPACES
+        for id_ in tokenizer.encode_part(part[spaced:], spaced):
             if at < len(ids) and ids[at] == id_:
                 at += 1
             elif id_ != UNK or not at or ids[at - 1] != UNK:  # unknown words in a row are one piece
                 return None
-        found.append(Word(part.strip(" \u00a0"), tuple(range(start, at))))
+        found.append(Word(part.strip(_SPACES), tuple(range(start, at))))
     return found if at == len(ids) else None
 
 

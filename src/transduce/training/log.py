@@ -1,13 +1,17 @@
-"""What a run writes down as it goes: `metrics.jsonl`, and TensorBoard's files where wanted."""
+"""What a run writes down as it goes: numbers, some outputs, and TensorBoard's files if wanted.
+
+`metrics.jsonl` has a line for every few updates and for each validation, `samples.jsonl` a line for
+each sentence whose output is kept at each validation. Either begins with the number of updates.
+"""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from transduce.errors import TransduceError, UsageError
-from transduce.model_folder import METRICS, write_file
+from transduce.model_folder import METRICS, SAMPLES, write_file
 
 TENSORBOARD = "tensorboard"
 
@@ -26,7 +30,7 @@ class Log:
 
     def __init__(self, run: Path, tensorboard: bool = False, silent: bool = False) -> None:
         self.silent = silent
-        self.path = run / METRICS
+        self.path, self.samples = run / METRICS, run / SAMPLES
         self.folder = run / TENSORBOARD
         self.purge_step: int | None = None
         self.writer: Any = None
@@ -35,21 +39,21 @@ class Log:
     def forget_after(self, step: int) -> None:
         """Remove the lines of updates after `step`, which are about to be done again."""
         self.purge_step = step + 1
-        if self.path.exists() and not self.silent:
-            rows = self.path.read_bytes().splitlines(keepends=True)
-            write_file(self.path, b"".join(row for row in rows if step_of(row) <= step))
+        for path in (self.path, self.samples):
+            if path.exists() and not self.silent:
+                rows = path.read_bytes().splitlines(keepends=True)
+                write_file(path, b"".join(row for row in rows if step_of(row) <= step))
 
     def write(self, row: Mapping[str, float | int]) -> None:
-        """Append a line.
+        """Append a line of numbers.
 
         Raises:
             TransduceError: if it cannot be written.
         """
         if self.silent:
             return
+        append(self.path, [row])
         try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
             if self.tensorboard:
                 if self.writer is None:
                     self.writer = self.tensorboard(str(self.folder), purge_step=self.purge_step)
@@ -57,7 +61,30 @@ class Log:
                     self.writer.add_scalar(name, row[name], row["step"])
                 self.writer.flush()
         except OSError as error:
-            raise TransduceError(f"cannot write {self.path}: {error.strerror}") from None
+            raise TransduceError(f"cannot write {self.folder}: {error.strerror}") from None
+
+    def write_samples(self, step: int, samples: Iterable[Mapping[str, Any]]) -> None:
+        """Append what became of some sentences.
+
+        Raises:
+            TransduceError: if it cannot be written.
+        """
+        if not self.silent:
+            append(self.samples, [{"step": step, **sample} for sample in samples])
+
+
+def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append lines of JSON to a file, all at once.
+
+    Raises:
+        TransduceError: if it cannot be written.
+    """
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise TransduceError(f"cannot write {path}: {error.strerror}") from None
 
 
 def step_of(row: bytes) -> float:

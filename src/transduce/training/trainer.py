@@ -4,11 +4,11 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,12 +29,23 @@ from transduce.training.optimizer import adam, learning_rate
 from transduce.training.progress import Display
 from transduce.training.watch import Watch
 
-Validate = Callable[[Transformer], dict[str, float]]
 Outcome = Literal["finished", "reached", "patience", "interrupted"]
 OUTCOMES: list[Outcome | None] = [None, "reached", "patience"]
 """Why a validation may end the training."""
 Group = tuple[list[Batch], Place]
 """The micro-batches of an update, and the place after them."""
+
+
+class Validation(NamedTuple):
+    """What really translating with the model comes to."""
+
+    scores: dict[str, float]
+    """By name; the first decides which model is the best."""
+    samples: Sequence[Mapping[str, Any]] = ()
+    """Some of what was translated, always the same: lines of `samples.jsonl`."""
+
+
+Validate = Callable[[Transformer], Validation]
 
 
 class Trainer:
@@ -45,7 +56,7 @@ class Trainer:
         corpus: the prepared pairs.
         config: the [training] table.
         run: the run's folder.
-        validate: really translates with the model; gives scores by name.
+        validate: really translates with the model.
         is_better: says whether a score of the first metric beats another.
         on_best: called with the model whenever the validation score is the best so far.
         data: the [data] table: shares of the origins, and how long a validation pair may be.
@@ -90,6 +101,7 @@ class Trainer:
         """Go back to the newest checkpoint; False if there is none."""
         found = self.checkpoints.all()
         if not found:
+            self.log.forget_after(0)  # what was done before the first checkpoint
             return False
         self.progress = self.checkpoints.restore(found[-1], self.model, self.optimizer)
         self.log.forget_after(self.progress.step)
@@ -200,7 +212,7 @@ class Trainer:
         progress, config = self.progress, self.config
         self.model.eval()
         loss = self.validation_loss(self.valid)
-        scores = self.validate(self.model)
+        scores, samples = self.validate(self.model)
         self.model.train()
         self.log.write(
             {
@@ -211,6 +223,7 @@ class Trainer:
                 **scores,
             }
         )
+        self.log.write_samples(progress.step, samples)
         metric, score = next(iter(scores.items()))
         place = progress.enter(Best(score, loss, progress.step), self.is_better, config.keep_best)
         display.show_score(metric, score)

@@ -153,7 +153,8 @@ var transduce = { views: [] };
     const width = numbers.shape[numbers.shape.length - 1];
     let place = 0;
     at.forEach((i, axis) => { place = place * numbers.shape[axis] + i; });
-    return Array.prototype.slice.call(numbers.data, place * width, (place + 1) * width);
+    const { data } = numbers, from = place * width;
+    return data.subarray ? Array.from(data.subarray(from, from + width)) : data.slice(from, from + width);
   };
 
   /** Return a matrix of a stack of matrices, as rows. */
@@ -195,22 +196,37 @@ var transduce = { views: [] };
   const mixed = (a, b, share) => a.map((x, i) => Math.round(x + share * (b[i] - x)));
   const css = (rgb) => `rgb(${rgb.join(",")})`;
 
-  function shade(value, range) {
+  /** Place of a value among 256 shades: from 0 up, or, where the range is two-sided, from the middle. */
+  function shadeOf(value, range) {
+    const share = range[0] < 0 ? 0.5 + value / (2 * Math.max(1e-12, range[1]))
+      : (value - range[0]) / Math.max(1e-12, range[1] - range[0]);
+    return Math.round(255 * Math.max(0, Math.min(1, share)));
+  }
+
+  /** The shades of both kinds of range, each as [colour, colour of text on it, numbers]. */
+  function palettes() {
     const { zero, half, one, minus } = scales();
-    if (range[0] < 0) {  // two-sided
-      const share = Math.max(-1, Math.min(1, value / Math.max(1e-12, range[1])));
-      return share < 0 ? mixed(zero, minus, -share) : mixed(zero, one, share);
-    }
-    const share = Math.max(0, Math.min(1, (value - range[0]) / Math.max(1e-12, range[1] - range[0])));
-    return share < 0.5 ? mixed(zero, half, 2 * share) : mixed(half, one, 2 * share - 1);
+    const up = (x) => x < 0.5 ? mixed(zero, half, 2 * x) : mixed(half, one, 2 * x - 1);
+    const both = (x) => x < 0.5 ? mixed(zero, minus, 1 - 2 * x) : mixed(zero, one, 2 * x - 1);
+    return [up, both].map((shade) => Array.from({ length: 256 }, (_, n) => {
+      const rgb = shade(n / 255);
+      return [css(rgb), light(rgb) ? "#14181a" : "#ffffff", rgb];
+    }));
   }
 
   const light = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b) > 140;
+  const shades = (range) => {
+    const own = scales();
+    own.palettes = own.palettes || palettes();
+    return own.palettes[range[0] < 0 ? 1 : 0];
+  };
 
   /** Return the colour of a value: from paper to full, or two-sided where the range is. */
-  t.colour = (value, range) => css(shade(value, range));
+  t.colour = (value, range) => shades(range)[shadeOf(value, range)][0];
   /** Return the colour in which text can be read on it. */
-  t.inkOn = (value, range) => light(shade(value, range)) ? "#14181a" : "#ffffff";
+  t.inkOn = (value, range) => shades(range)[shadeOf(value, range)][1];
+  /** Return the colours of 256 weights as numbers. */
+  t.palette = () => shades([0, 1]).map(([, , rgb]) => rgb);
 
   // State ----------------------------------------------------------------------------------------
 

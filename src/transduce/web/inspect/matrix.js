@@ -238,7 +238,7 @@
   t.vector = (name, values, o) => {
     o = o || {};
     const range = o.range || t.rangeOf([values]);
-    const shown = o.all ? values.length : Math.min(values.length, SHOWN);
+    const shown = t.state.table ? values.length : Math.min(values.length, SHOWN);
     const cells = values.slice(0, shown).map((x, j) => {
       const style = { background: t.colour(x, range), color: t.inkOn(x, range) };
       const title = `${j + 1}: ${t.number(x, 8)}`;
@@ -253,7 +253,7 @@
       el("span", { class: "vector-name" }, name),
       el("span", { class: "components" }, cells),
       el("span", { class: "quiet vector-size" },
-        size > values.length ? `the first ${values.length} of ${size} numbers`
+        size > values.length ? `${shown} of ${size} numbers, of which ${values.length} are in this page`
           : `${rest > 0 ? `${shown} of ` : ""}${size} numbers, length ${t.number(t.norm(values))}`),
       values.length > SHOWN && strip(values, range));
   };

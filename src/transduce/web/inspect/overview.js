@@ -19,7 +19,7 @@
       style: { width: `${SIZE}px`, height: `${Math.max(24, Math.min(140, Math.round(SIZE * rows / columns)))}px` } });
     const pen = canvas.getContext("2d"), image = pen.createImageData(columns, rows);
     const place = (layer * weights.shape[1] + head) * rows * columns;
-    const shades = palette();
+    const shades = t.palette();
     for (let n = 0; n < rows * columns; n++) {
       const rgb = shades[Math.max(0, Math.min(255, Math.round(255 * weights.data[place + n])))];
       image.data[4 * n] = rgb[0];
@@ -30,9 +30,6 @@
     pen.putImageData(image, 0, 0);
     return canvas;
   }
-
-  /** The colours of 256 weights, as numbers. */
-  const palette = () => Array.from({ length: 256 }, (_, n) => t.colour(n / 255, [0, 1]).match(/\d+/g).map(Number));
 
   function cards(trace, state, kind) {
     const { layers, weights } = trace.attention[kind];

@@ -54,6 +54,10 @@
         on: { click: () => t.set({ view: other.id }) },
       }, other.name);
     }));
+    document.getElementById("which").replaceChildren(...(t.traces.length < 2 ? [] : [t.choice(
+      "trace-choice", "shown", t.state.trace,
+      t.traces.map((other, i) => [i, `${i + 1}: ${other.source.text.slice(0, 24)}`]),
+      (i) => ({ trace: +i }))]));
     const root = document.getElementById("view");
     showTab(document.getElementById("tabs"), document.getElementById(`tab-${view.id}`));
     root.setAttribute("aria-labelledby", `tab-${view.id}`);
@@ -178,6 +182,6 @@
     document.getElementById("find").addEventListener("change", (event) => find(event.target.value));
     document.getElementById("show-keys").addEventListener("click", help);
     t.draw();
-    checks();
+    setTimeout(checks, 50);  // the reader sees the page first
   };
 })(transduce);

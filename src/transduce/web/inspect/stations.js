@@ -49,6 +49,8 @@
   const sum = (terms) => terms.reduce((total, x) => total + x, 0);
   const num = t.number;
   const vec = (name, values, o) => t.vector(name, values, o || {});
+  /** A vector of the model's width, of which a large page may have the beginning alone. */
+  const wide = (r, name, values, o) => vec(name, values, { ...o, size: r.trace.model ? r.trace.model.d_model : values.length });
   const sub = (letter, index) => [el("i", {}, letter), el("sub", {}, index)];
   const sup = (letter, index) => [el("i", {}, letter), el("sup", {}, index)];
 
@@ -88,11 +90,11 @@
           const scaled = rows(own.embedded.scaled), position = rows(own.embedded.position);
           left.push(
             el("p", {}, t.token(token), ` has the number ${token.id}. Its row of the embedding matrix, times `, num(own.embedded.scale), own.embedded.scale === 1 ? "" : " = √d_model", ", and the vector of its position are added:"),
-            vec("row · scale", scaled[i]), vec(`position ${i}`, position[i]), vec(["sum ", el("i", {}, "x")], x[i]));
+            wide(r, "row · scale", scaled[i]), wide(r, `position ${i}`, position[i]), wide(r, ["sum ", el("i", {}, "x")], x[i]));
         } else if (own.kind === "cross") {
-          left.push(el("p", {}, t.token(token), " comes from the decoder's self-attention before it, in the same layer."), vec(el("i", {}, "x"), x[i]));
+          left.push(el("p", {}, t.token(token), " comes from the decoder's self-attention before it, in the same layer."), wide(r, el("i", {}, "x"), x[i]));
         } else {
-          left.push(el("p", {}, t.token(token), layer > 0 ? ` comes out of layer ${layer}.` : " enters the layer."), vec(el("i", {}, "x"), x[i]));
+          left.push(el("p", {}, t.token(token), layer > 0 ? ` comes out of layer ${layer}.` : " enters the layer."), wide(r, el("i", {}, "x"), x[i]));
         }
         if (own.norm_before) {
           left.push(el("p", {}, "This model normalises before each sub-layer: attention is given the normalised vector, and what attention makes is added to ", el("i", {}, "x"), " as it was."), normed(r, own.norm_before));
@@ -114,9 +116,9 @@
           const input = r.rows(own.input), memory = r.rows(own.memory), same = own.kind !== "cross";
           left.push(el("p", {}, same ? "Three matrices make three vectors of every token: what it asks (query), what it offers to be found by (key), what it gives (value)."
             : "The query comes from the decoder, key and value from what the encoder made of the source: that is all that makes it cross-attention."));
-          left.push(vec(["input of ", t.token(r.queries[i])], input[i], { size: own.input_size }),
+          left.push(wide(r, ["input of ", t.token(r.queries[i])], input[i]),
             vec(sub("q", i + 1), r.q[i], pick));
-          if (!same) left.push(vec(["memory of ", t.token(r.keys[j])], memory[j]));
+          if (!same) left.push(wide(r, ["memory of ", t.token(r.keys[j])], memory[j]));
           const at = same ? i : j;
           left.push(vec(sub("k", at + 1), r.k[at]), vec(sub("v", at + 1), r.v[at]));
           const { W, bias } = bare(own.W_Q, r.trace);
@@ -222,7 +224,7 @@
         const left = [
           el("p", {}, h === 1 ? "There is one head." : `The b of all ${h} heads are put side by side, and W_O makes one vector of the model's width of them.`),
           whole && Array.from({ length: h }, (_, head) => vec(head === own.head ? el("b", {}, `head ${head + 1} (this one)`) : `head ${head + 1}`, concat[i].slice(head * width, (head + 1) * width))),
-          attended && vec("W_O · joined", attended[i], { id: "o", pick: (c) => ({ part: c }), picked: part }),
+          attended && wide(r, "W_O · joined", attended[i], { id: "o", pick: (c) => ({ part: c }), picked: part }),
           W[part] && W[part].length === concat[i].length && [el("h3", {}, `Component ${part + 1}, term by term`),
             opened(r, W[part], concat[i], [`row ${part + 1} of W_O`, "joined"], bias && bias[part], attended[i][part])],
         ];
@@ -239,8 +241,8 @@
         const { own, i } = r, x = own.sum ? r.rows(own.x) : null, out = r.rows(own.out);
         const left = [
           x && el("p", {}, "The sub-layer's input is added to what it made (the residual connection), so that each layer has only to say what is to change."),
-          x && vec(el("i", {}, "x"), x[i]),
-          own.sum && [vec("attention", r.rows(own.attended)[i]), vec("sum", r.rows(own.sum)[i])],
+          x && wide(r, el("i", {}, "x"), x[i]),
+          own.sum && [wide(r, "attention", r.rows(own.attended)[i]), wide(r, "sum", r.rows(own.sum)[i])],
           own.norm_after ? [own.sum && el("p", {}, "Then the norm, the paper's order (post-norm):"), normed(r, own.norm_after)]
             : own.norm_before && el("p", {}, "No norm follows: this model normalises before each sub-layer (pre-norm), see station 1."),
         ];
@@ -256,9 +258,9 @@
         const left = [
           el("p", {}, `Every position by itself: W_1 makes ${after.d_ff} hidden units of it, of which ${zeros[i]} are exactly 0 after ${r.trace.model.activation === "relu" ? "max(0, ·)" : r.trace.model.activation}; W_2 makes one vector of the model's width of them. In short:`),
           after.norm_before && normed(r, after.norm_before),
-          vec("FFN", r.rows(after.result)[i]), vec("+ input", r.rows(after.sum)[i]),
+          wide(r, "FFN", r.rows(after.result)[i]), wide(r, "+ input", r.rows(after.sum)[i]),
           after.norm_after && normed(r, after.norm_after),
-          vec("out", r.rows(after.out)[i]),
+          wide(r, "out", r.rows(after.out)[i]),
         ];
         const right = [tokenMatrix(r, { id: "m-ff", symbol: "out", name: "what leaves the layer", rows: r.queries, values: r.rows(after.out) })];
         return { left, right };
@@ -293,7 +295,7 @@
     const mean = norm.mean ? one(norm.mean) : 0, variance = one(norm.variance);
     const bias = norm.bias ? own(norm.bias) : null;
     if (norm.kind === "batch" || variance === null) {
-      return [el("p", {}, "Batch norm: mean and variance of each feature over the training's positions, not over this position's features."), vec("normalised", output[i])];
+      return [el("p", {}, "Batch norm: mean and variance of each feature over the training's positions, not over this position's features."), wide(r, "normalised", output[i])];
     }
     const scale = Math.sqrt(variance + norm.epsilon);
     const plain = input[i].map((x) => (x - (mean || 0)) / scale);
@@ -302,7 +304,7 @@
         : "Mean and variance are over the features of this one position (not over other positions or sentences), the variance with divisor n: ",
       norm.kind === "rms" ? `mean square ${num(variance)}` : `mean ${num(mean)}, variance ${num(variance)}`,
       `, epsilon ${norm.epsilon}, so the divisor is √(${num(variance)} + ${norm.epsilon}) = ${num(scale)}.`),
-      vec("(x − mean) / √…", plain), vec("· gain", own(norm.gain)), bias && vec("+ bias", bias), vec("normalised", output[i]));
+      wide(r, "(x − mean) / √…", plain), wide(r, "· gain", own(norm.gain)), bias && wide(r, "+ bias", bias), wide(r, "normalised", output[i]));
   }
 
   function where(r) {
