@@ -245,7 +245,7 @@
     const threshold = Math.max(0, Math.min(1, state.threshold));
     root.append(
       el("h2", { class: "unseen" }, "Alignment"),
-      el("div", { class: "controls" }, t.subject(state),
+      el("div", { class: "controls" },
         t.choice("alignment-layer", "layer", layer, layers.map((i) => [i, i + 1]),
           (i) => ({ alignment_layer: Number(i) })),
         t.choice("alignment-head", "heads", head,

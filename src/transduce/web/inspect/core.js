@@ -90,10 +90,6 @@ var transduce = { views: [] };
     return `${i + 1}: ${text.length > 40 ? `${text.slice(0, 39)}…` : text}`;
   };
 
-  /** A choice between two traces; nothing where there is one. */
-  t.subject = (state) => t.traces.length > 1 && t.choice("subject", "of", state.trace,
-    t.traces.map((_, i) => [i, t.nameOf(i)]), (i) => ({ trace: Number(i) }));
-
   /** Have a screen reader say something. */
   t.say = (text) => { document.getElementById("said").textContent = text; };
 

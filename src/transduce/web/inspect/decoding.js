@@ -144,8 +144,8 @@
       el("ol", { class: "looked", dir: "auto", "aria-label": "Source with shares of the look" }, units.map((unit, i) =>
         el("li", { style: { background: t.colour(shares[i], range), color: t.inkOn(shares[i], range) } },
           el("span", { class: unit.special ? "end" : null }, unit.text), " ",
-          el("span", { class: "share" }, percent(shares[i]))))),
-      el("p", { class: "quiet" }, `Cross-attention of decoder layer ${decoding.attention_layer + 1}, mean of its heads.`),
+          el("span", { class: "share" }, `${Math.round(100 * shares[i])} %`)))),
+      el("p", { class: "quiet" }, `Cross-attention of decoder layer ${decoding.attention_layer + 1}, mean of its heads, rounded.`),
     ];
   }
 

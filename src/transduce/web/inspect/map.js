@@ -141,7 +141,7 @@
   };
 
   function draw(root, trace, state) {
-    const controls = el("div", { class: "controls" }, t.subject(state),
+    const controls = el("div", { class: "controls" },
       t.whichWeights(trace, state, true),
       t.choice("norm", "normal form", state.norm, [["rows", "rows"], ["columns", "columns"]],
         (norm) => ({ norm })),

@@ -56,7 +56,7 @@
     }));
     document.getElementById("which").replaceChildren(...(t.traces.length < 2 ? [] : [t.choice(
       "trace-choice", "shown", t.state.trace,
-      t.traces.map((other, i) => [i, `${i + 1}: ${other.source.text.slice(0, 24)}`]),
+      t.traces.map((_, i) => [i, t.nameOf(i)]),
       (i) => ({ trace: +i }))]));
     const root = document.getElementById("view");
     showTab(document.getElementById("tabs"), document.getElementById(`tab-${view.id}`));
