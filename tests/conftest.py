@@ -6,11 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hypothesis
 import pytest
 import torch
 
 from transduce.config import Config, ModelConfig, Settings, parse
 from transduce.model import Transformer
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
 
 BuildModel = Callable[..., Transformer]
 
