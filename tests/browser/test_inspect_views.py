@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,22 +144,15 @@ def as_decoding(record: Record, keys: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Any]:
+def tab(browser: Any) -> Any:
     """One tab for all, with what went wrong in it."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium on the PATH")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page()
-        tab.set_default_timeout(10_000)
-        tab.problems = []
-        tab.on("console", lambda message: tab.problems.append(message.text))
-        tab.on("pageerror", lambda error: tab.problems.append(str(error)))
-        tab.route("http*://**/*", lambda route: tab.problems.append(route.request.url))
-        yield tab
-        browser.close()
+    tab = browser.new_page()
+    tab.set_default_timeout(10_000)
+    tab.problems = []
+    tab.on("console", lambda message: tab.problems.append(message.text))
+    tab.on("pageerror", lambda error: tab.problems.append(str(error)))
+    tab.route("http*://**/*", lambda route: tab.problems.append(route.request.url))
+    return tab
 
 
 Open = Callable[..., Any]

@@ -1,7 +1,5 @@
 """The page of a training in a browser: on a desk and on a phone, by day and by night."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +23,6 @@ pytestmark = pytest.mark.browser
 
 SIZES = {"desk": (1440, 900), "phone": (360, 740)}
 HIT = "<script>window.hit = true</script><img src=x onerror='window.hit = true'>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium on the PATH")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -77,13 +77,13 @@ def trace(
     flags = ["cut"] if len(ids) > translator.max_source else []
     ids = ids[: translator.max_source]
     decodings: list[dict[str, Any]] = []
+    tokens: list[int] = []
     if target is None:
         beams = sorted({translator.decoding.beam_size, 1}, reverse=True)
         for beam in beams if translator.decoding.method == "beam" else beams[:1]:
-            decodings.append(_searched(translator, engine, line, ids, beam))
-        tokens = decodings[0].pop("best")
-        for other in decodings[1:]:
-            other.pop("best")
+            decoding, found = _searched(translator, engine, line, beam)
+            decodings.append(decoding)
+            tokens = tokens or found
     else:
         tokens = [*translator.target.encode(target), EOS]
         if translator.max_positions is not None and len(tokens) > translator.max_positions:
@@ -164,11 +164,11 @@ def _chosen(model: Transformer, choice: Choice) -> dict[Kind, int | None]:
         raise UsageError(f"head {choice.head + 1}: the model has {model.config.h}, from 1 on")
     found: dict[Kind, int | None] = {}
     for kind in KINDS:
-        side, there = kind.partition("_")[0], attentive_layers(model, kind)
+        side = "encoder" if kind == "encoder_self" else "decoder"
+        there = attentive_layers(model, kind)
         asked = choice.encoder_layer if side == "encoder" else choice.decoder_layer
         count = model.config.N_encoder if side == "encoder" else model.config.N_decoder
         if asked is not None and not 0 <= asked < count:
-            side = "encoder" if side == "encoder" else "decoder"
             raise UsageError(f"layer {asked + 1}: the {side} has {count}, from 1 on")
         usual = 0 if side == "encoder" else max(0, count - 2)
         layer = usual if asked is None else asked
@@ -247,9 +247,9 @@ def recorded(
 
 
 def _searched(
-    translator: Translator, engine: TorchEngine, line: str, ids: list[int], beam: int
-) -> dict[str, Any]:
-    """Return the record of a search with names for tokens."""
+    translator: Translator, engine: TorchEngine, line: str, beam: int
+) -> tuple[dict[str, Any], list[int]]:
+    """Return the record of a search with names for tokens, and its best output."""
     translation, record, attended = recorded(translator, line, beam)
 
     def token(id: int) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def _searched(
         }
         for id, output in zip(record.output_ids, translation.hypotheses, strict=True)
     ]
-    return {
+    decoding = {
         "method": record.method,
         "beam_size": record.beam_size,
         "penalty": vars(record.penalty),
@@ -289,8 +289,8 @@ def _searched(
         "steps": steps,
         "end": record.end and vars(record.end),
         "outputs": outputs,
-        "best": list(record.outputs[0].tokens),
     }
+    return decoding, list(record.outputs[0].tokens)
 
 
 # JSON -------------------------------------------------------------------------------------------

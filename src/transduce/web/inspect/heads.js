@@ -6,7 +6,7 @@
 
   /** Two columns of tokens with the lines of one head from the chosen token. */
   function pair(trace, state, weights, place, head, told) {
-    const { queries, keys } = sides(trace, state.kind);
+    const { queries, keys } = t.sides(trace, state.kind);
     const alpha = t.row(weights, place, head, state.token);
     const height = LINE * Math.max(queries.length, keys.length);
     const lines = [];
@@ -29,11 +29,6 @@
           t.token(token), alpha[j] >= state.threshold && el("span", { class: "share" }, t.number(alpha[j])))))));
   }
 
-  const sides = (trace, kind) => ({
-    queries: kind === "encoder_self" ? trace.source.tokens : kind === "cross" ? trace.target.tokens : trace.target.inputs,
-    keys: kind === "decoder_self" ? trace.target.inputs : trace.source.tokens,
-  });
-
   const READ = {
     encoder_self: "Each source token looks at every source token.",
     decoder_self: "Each token of the target so far looks at itself and at those before it, BEGIN first.",
@@ -50,7 +45,7 @@
       const kinds = Object.keys(t.kinds).filter((kind) => trace.attention[kind].layers.length);
       const all = state.heads === "all";
       const heads = all ? [...Array(numbers.shape[1]).keys()] : [state.head];
-      const { queries, keys } = sides(trace, state.kind);
+      const { queries, keys } = t.sides(trace, state.kind);
       const note = el("p", { class: "said quiet", "aria-live": "off" }, "\u00a0");
       const told = (head, i) => {
         const alpha = t.row(numbers, place, head, i);

@@ -34,7 +34,7 @@
   function cards(trace, state, kind) {
     const { layers, weights } = trace.attention[kind];
     const numbers = t.numbers(trace, weights);
-    const { keys } = kind === "decoder_self" ? { keys: trace.target.inputs } : { keys: trace.source.tokens };
+    const { keys } = t.sides(trace, kind);
     const found = [];
     layers.forEach((layer, n) => trace.badges[kind][n].forEach((badge, head) => found.push({ layer, head, n, badge })));
     const by = state.sort || "place";

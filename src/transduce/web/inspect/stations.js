@@ -23,8 +23,8 @@
 
   /** Queries are what the sub-layer is given: in the decoder the tokens before, BEGIN first. */
   const sidesOf = (trace, kind) => ({
+    ...t.sides(trace, kind),
     queries: kind === "encoder_self" ? trace.source.tokens : trace.target.inputs,
-    keys: kind === "decoder_self" ? trace.target.inputs : trace.source.tokens,
   });
 
   /** A matrix whose rows are tokens (the paper's form), or its transpose (the lecture's). */
