@@ -11,8 +11,8 @@ ROOT = Path(transduce.__file__).parent
 ORDER = [
     "errors", "config", "model", "data", "model_folder", "training", "marian", "exporting",
     "decoding", "importing", "evaluation", "evaluating", "choices", "fine_tuning", "preparing",
-    "translating", "augmenting", "delivering", "advice", "fitting", "pricing", "assembly",
-    "experiment", "inspection", "quickstart", "cli", "__main__",
+    "translating", "augmenting", "shortlisting", "delivering", "advice", "fitting", "pricing",
+    "assembly", "experiment", "inspection", "quickstart", "cli", "__main__",
 ]  # fmt: skip
 DATA = [
     "text", "files", "exchange", "readers", "statistics", "cleaning", "comparison", "sampling",
@@ -35,6 +35,7 @@ WITHIN = {
     ],
     "exporting": [
         "standalone",
+        "shortlist",
         "ctranslate2",
         "onnx_nodes",
         "onnx_model",

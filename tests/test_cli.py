@@ -20,6 +20,7 @@ from transduce.experiment import train
 Write = Callable[[str, str | bytes], Path]
 
 SCORE = ["evaluate", "MODEL", "--test", "T"]
+SHORT = ["translate", "MODEL", "--set", "decoding.shortlist=true"]
 ALIGN = ["align", "MODEL", "--pairs", "T"]
 LINES = ["translate", "MODEL", "--input", "T"]
 TRAIN = ["train", "--train", "T", "--valid", "T", "--out", "OUT"]
@@ -35,6 +36,7 @@ OPTIONS = {
         "--ensemble", "--set",
     },
     "augment": {"MODEL", "--out", "--distill", "--back", "--beam-size", "--engine", "--set"},
+    "shortlist": {"MODEL", "--pairs", "--each", "--always", "--test", "--set"},
     "export": {"MODEL", "--to", "--out", "--quantization", "--test", "--sentences", "--set"},
     "score": {"MODEL", "--pairs", "--format", "--set"},
     "align": {
@@ -167,6 +169,12 @@ def test_help_is_quick_and_does_not_import_torch(run: Run) -> None:
         (["translate", "MODEL", "--input", "T", "--output", "T"], 2, ["t.tsv is what is read"]),
         (["evaluate", "MODEL", "--test", "T", "--json", "T"], 2, ["t.tsv is what is read"]),
         (["augment", "MODEL", "--distill", "T", "--out", "T"], 2, ["t.tsv", ".jsonl"]),
+        (SHORT, 2, ["`transduce shortlist"]),
+        ([*SHORT, "--engine", "torch"], 2, ["decoding.shortlist", "torch is asked for"]),
+        (["shortlist", "MODEL", "--pairs", "nowhere.tsv"], 1, ["nowhere.tsv"]),
+        (["shortlist", "nowhere", "--pairs", "T"], 1, ["nowhere"]),
+        (["shortlist", "MODEL", "--pairs", "T", "--each", "0"], 2, ["--each 0"]),
+        (["shortlist", "MODEL", "--pairs", "EMPTY"], 2, ["no pair to learn"]),
         (["score", "MODEL", "--pairs", "T", "--set", "data.workers=3"], 2, ["data.columns"]),
         (["score", "MODEL", "--pairs", "nowhere.tsv"], 1, ["nowhere.tsv"]),
         (["align", "MODEL", "--pairs", "nowhere.tsv"], 1, ["nowhere.tsv"]),

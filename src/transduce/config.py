@@ -459,6 +459,10 @@ class DecodingConfig(Section):
     instructions for it, docs/results.md), ctranslate2 what it offers on this machine. Less than
     float32 changes an output now and then. auto: int8 if ctranslate2 translates and it was as good
     as float32 on the validation pairs, to 0.3 points; else float32."""
+    shortlist: bool = False
+    """Where ctranslate2 computes: only the target pieces may come that the shortlist of the model
+    (`transduce shortlist`) allows for the sources that are translated together. Faster; an output
+    changes now and then, and may change with its company. torch needs none and has none."""
     batch_tokens: int = Field(default=0, ge=0)
     """Source tokens translated together, at most; 0: what suits the engine. Never changes an
     answer."""

@@ -107,13 +107,15 @@ def judge_int8(folder: Path, asked: Items, say: Say) -> Verdict | None:
         asked: what is translated.
         say: is told.
     """
-    settings: Settings = {"decoding": {"engine": "auto", "precision": "auto"}}
+    settings: Settings = {
+        "decoding": {"engine": "auto", "precision": "auto", "shortlist": False}  # there is none yet
+    }
     if choose([folder], settings).engine != "ctranslate2" or "int8" not in offered():
         return None
     found = {}
     for precision in ("float32", "int8"):
-        changes = {"decoding": {"engine": "ctranslate2", "precision": precision}}
-        config, translator = opened([folder], changes)
+        fast: Settings = {"decoding": {"engine": "ctranslate2", "precision": precision}}
+        config, translator = opened([folder], merge(settings, fast))
         scores, _ = scored(translator, asked, config)
         found[precision] = scores[config.evaluation.metrics[0]].score
     verdict = Verdict(

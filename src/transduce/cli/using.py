@@ -362,6 +362,48 @@ def export(
     print(out)
 
 
+@app.command
+def shortlist(
+    model: Path,
+    /,
+    *,
+    pairs: Pairs,
+    each: int = 50,
+    always: int = 100,
+    test: OptionalPairs = None,
+    set: Assignments = None,
+) -> None:
+    """Learn from pairs which target pieces may come, given those of a source; for speed.
+
+    The shortlist is written into the model folder. With --set decoding.shortlist=true the fast
+    engine then computes the probabilities of some hundred pieces in place of the whole vocabulary:
+    that much is saved at each step, most of it with large vocabularies and few decoder layers. Now
+    and then an output is another one; --test says how good they are.
+
+    Args:
+        model: a model folder or a run.
+        pairs: to learn from, best those of its training: one file, or two aligned text files.
+        each: target pieces that each source piece allows, at most.
+        always: the most frequent target pieces, so many of which are allowed everywhere.
+        test: test pairs to translate without it and with it.
+        set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data];
+            may be repeated.
+    """
+    from transduce.config import parse
+    from transduce.evaluating import items_to_score
+    from transduce.model_folder import find_model, load_config
+    from transduce.shortlisting import shortlist as learn
+
+    for name, value in (("each", each), ("always", always)):
+        if value < 1:
+            raise UsageError(f"--{name} {value}: at least 1")
+    settings, asked = with_changes(set or ()), None
+    if test:
+        config = parse(merge(load_config(find_model(model)).model_dump(), settings), "the settings")
+        asked = items_to_score(config, test[0] if len(test) == 1 else test)
+    learn(model, pairs, each, always, asked, settings, say)
+
+
 @app.command(name="import")
 def import_(folder: Path, /, *, out: Path) -> None:
     """Make a model folder of a Marian or OPUS-MT model in Hugging Face format.

@@ -92,10 +92,14 @@ def choose(folders: Sequence[Path], settings: Settings, wishes: bool = False) ->
     config = parse(merge(load_config(folder).model_dump(), settings), "the settings")
     asked, precision = config.decoding.engine, config.decoding.precision
     if asked == "torch":
+        if config.decoding.shortlist:
+            raise UsageError("decoding.shortlist: only ctranslate2 has one, and torch is asked for")
         return Choice("torch", known_to_torch(precision), "asked for")
     against = _against(config, len(folders), wishes)
     if against and asked == "ctranslate2":
         raise UsageError(f"decoding.engine = 'ctranslate2': {against[0]}")
+    if against and config.decoding.shortlist:
+        raise UsageError(f"decoding.shortlist: only ctranslate2 has one, and {against[0]}")
     if against:
         return Choice("torch", known_to_torch(precision), against[0])
     reason = "asked for" if asked == "ctranslate2" else "the fastest on a CPU"
@@ -106,6 +110,8 @@ def choose(folders: Sequence[Path], settings: Settings, wishes: bool = False) ->
         reason += f"; {verdict or 'int8 was not tried in validation'}"
     elif precision == "float32" and verdict and verdict.passes:
         reason += f"; {verdict}: decoding.precision = auto takes int8"
+    if config.decoding.shortlist:
+        reason += "; with its shortlist"
     return Choice("ctranslate2", precision, reason)
 
 

@@ -26,12 +26,20 @@ import torch
 
 from transduce import __version__
 from transduce.config import EOS, Config, DecodingConfig
+from transduce.data.files import fingerprint
 from transduce.data.tokenizer import RESERVED, Tokenizer
 from transduce.decoding.constraints import FREE
 from transduce.decoding.engines import Pairs, Task, Wanted
 from transduce.decoding.search import NEVER, Hypothesis, Penalty
 from transduce.errors import TransduceError, UsageError
-from transduce.exporting.ctranslate2 import convert, library, positions_needed, refused
+from transduce.exporting.ctranslate2 import (
+    SHORTLIST,
+    convert,
+    library,
+    positions_needed,
+    refused,
+)
+from transduce.exporting.shortlist import FILE, load_shortlist
 from transduce.model_folder import load_model, weights_digest, write_file
 from transduce.training.machine import processor
 
@@ -70,6 +78,7 @@ class CTranslate2Engine:
         precision: type of the matrix products.
         positions: rows of its tables of positions.
         beam_size: of most searches: how they are fastest is remembered for each.
+        shortlist: whether outputs are of the pieces that the folder's shortlist allows.
 
     Raises:
         UsageError: if this machine has no such precision.
@@ -83,6 +92,7 @@ class CTranslate2Engine:
         precision: str = "float32",
         positions: int = 2**31,
         beam_size: int = 1,
+        shortlist: bool = False,
     ) -> None:
         offered = sorted(library().get_supported_compute_types("cpu"))
         if precision not in offered:
@@ -90,7 +100,7 @@ class CTranslate2Engine:
                 f"decoding.precision = {precision!r}: ctranslate2 has {', '.join(offered)} here"
             )
         self.folder, self.precision, self.positions = folder, precision, positions
-        self.beam_size = beam_size
+        self.beam_size, self.shortlist = beam_size, shortlist
         self.source, self.target = (
             tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers
         )
@@ -146,9 +156,11 @@ class CTranslate2Engine:
             # out a finished one. By their sums alone the short ones come first.
             again([i for i in everything if not any(o.finished for o in found[i])], TINY)
         again([i for i in everything if not found[i]], power, [[RESERVED[id_]] for id_ in NEVER])
-        if wanted.detail == "tokens":
+        if self.shortlist:  # its shares are of few pieces: what they say is the order alone
+            found = [_best(outputs, wanted) for outputs in found]
+        if wanted.detail == "tokens" or (self.shortlist and wanted.detail == "score"):
             found = self._with_each_token(tasks, found, wanted)
-        return [_best(outputs, wanted) for outputs in found]
+        return found if self.shortlist else [_best(outputs, wanted) for outputs in found]
 
     def score(self, pairs: Pairs) -> list[list[float]]:
         """See `Engine.score`.
@@ -196,6 +208,7 @@ class CTranslate2Engine:
                     made_up[: 2 * size * workers] if size > 1 else made_up[done % 64 :][:1],
                     max_batch_size=size, beam_size=self.beam_size, max_input_length=0,
                     min_decoding_length=20, max_decoding_length=20,
+                    use_vmap=self.shortlist,
                 )  # fmt: skip
                 done += 2 * size * workers if size > 1 else 1
             return done / spent
@@ -246,6 +259,7 @@ class CTranslate2Engine:
             return_end_token=True,
             return_scores=beam > 1 or wanted.detail != "text",  # else it need not normalise
             suppress_sequences=never,
+            use_vmap=self.shortlist,
         )
         penalty, found = wanted.penalty, []
         for one in said:
@@ -298,7 +312,7 @@ class CTranslate2Engine:
     def _key(self) -> str:
         return (
             f"{processor()}, {torch.get_num_threads()} threads, {self.precision}, "
-            f"beam {self.beam_size}"
+            f"beam {self.beam_size}" + (", shortlist" if self.shortlist else "")
         )
 
     def _notes(self) -> dict[str, Any]:
@@ -362,17 +376,24 @@ def converted(
     """Return the converted model of a model folder and its number of positions.
 
     It is kept beside the weights, or where that cannot be written, among the user's cached files;
-    and made anew when the model is another one, or when the search may come to further positions.
+    and made anew when the model or its shortlist is another one, or when the search may come to
+    further positions.
 
     Raises:
+        UsageError: if a shortlist is asked for and there is none.
         TransduceError: if the model cannot be converted.
     """
-    pieces = [tokenizer.pieces(range(len(tokenizer))) for tokenizer in tokenizers]
+    listed = (folder / FILE).exists()
+    source, target = pieces = [it.pieces(range(len(it))) for it in tokenizers]
+    shortlist = None
+    if listed or config.decoding.shortlist:
+        shortlist = load_shortlist(folder, source, target)
     made_from = {
         "weights": weights_digest(folder),
         "model": config.model.model_dump(),
         "pieces": hashlib.sha256(repr(pieces).encode()).hexdigest(),
         "ctranslate2": library().__version__,
+        "shortlist": fingerprint(str(folder / FILE)) if listed else None,
         "transduce": __version__,
     }
     positions = positions_needed(config)
@@ -388,6 +409,8 @@ def converted(
     beside = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=home))
     try:
         convert(model, tokenizers, positions, beside)
+        if shortlist is not None:
+            write_file(beside / SHORTLIST, shortlist.mapping(source, target).encode())
         write_file(beside / MADE_FROM, json.dumps(made_from | {"positions": positions}).encode())
         shutil.rmtree(place, ignore_errors=True)
         try:

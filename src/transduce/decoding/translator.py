@@ -295,7 +295,12 @@ def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Transla
         place, positions = converted(paths[0], config, tokenizers)
         decoding = config.decoding
         fast = CTranslate2Engine(
-            place, tokenizers, decoding.precision, positions, decoding.beam_size
+            place,
+            tokenizers,
+            decoding.precision,
+            positions,
+            decoding.beam_size,
+            decoding.shortlist,
         )
         return config, Translator(fast, tokenizers, decoding, config.model.position_limit)
     config = _closed(config, "torch")
@@ -319,11 +324,18 @@ def opened(folders: Sequence[Path], settings: Settings) -> tuple[Config, Transla
 
 
 def _closed(config: Config, engine: Literal["torch", "ctranslate2"]) -> Config:
-    """Return a configuration that leaves neither engine nor precision open."""
+    """Return a configuration that leaves neither engine nor precision open.
+
+    Only ctranslate2 has a shortlist.
+    """
     precision = config.decoding.precision
     if engine == "torch":
         precision = known_to_torch(precision)
-    closed = {"engine": engine, "precision": "float32" if precision == "auto" else precision}
+    closed = {
+        "engine": engine,
+        "precision": "float32" if precision == "auto" else precision,
+        "shortlist": config.decoding.shortlist and engine == "ctranslate2",
+    }
     return parse(merge(config.model_dump(), {"decoding": closed}), "the settings")
 
 

@@ -48,6 +48,8 @@ CARRIED = frozenset(
 """The keys of [model] whose every value has its place in CTranslate2's format."""
 ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu": "GELU"}
 QUANTIZATIONS = ("float32", "int8", "int8_float32")
+SHORTLIST = "vmap.txt"
+"""The file of a shortlist, in CTranslate2's folder."""
 
 
 def refused(config: ModelConfig) -> list[str]:
