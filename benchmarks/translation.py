@@ -66,6 +66,9 @@ SYSTEMS = [
     System(
         "ours, ctranslate2 in float32, set by itself", "ours", "ctranslate2 float32", sizes=(1000,)
     ),
+    System(
+        "the same in int8 with a shortlist", "ours", "ctranslate2 int8 shortlist", sizes=(1000,)
+    ),
     System("CTranslate2, int8, default use", "ctranslate2", "default", sizes=(64,)),
     System("CTranslate2, int8, 2 × 1 thread", "ctranslate2", "int8 2 1"),
     System("CTranslate2, int8, 1 × 2 threads", "ctranslate2", "int8 1 2"),

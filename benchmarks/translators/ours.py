@@ -1,7 +1,7 @@
 """Our engines, from lines of text to lines of text, as `transduce translate` uses them.
 
 Variants: a precision of the torch engine, or `ctranslate2` and a precision, which then chooses
-threads and batches by itself.
+threads and batches by itself; behind it `shortlist`, if the model's is to be used.
 """
 
 from pathlib import Path
@@ -13,12 +13,14 @@ from translators.protocol import BEAMS, Job, Translate, serve
 
 
 def build(variant: str, job: Job) -> Translate:
-    engine, _, precision = variant.rpartition(" ")
+    shortlist = variant.endswith(" shortlist")
+    engine, _, precision = variant.removesuffix(" shortlist").rpartition(" ")
     settings: Settings = {
         "device": "cpu",
         "decoding": {
             "engine": engine or "torch",
             "precision": precision,
+            "shortlist": shortlist,
             "batch_tokens": 0 if engine else 10**9,
         },
     }
