@@ -82,7 +82,7 @@ def sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
 
 
 def rounded(values: Tensor) -> Tensor:
-    """Return numbers without the digits that may differ from one run to the next."""
+    """Return numbers without the digits that may differ from one machine to the next."""
     return values.double().round(decimals=3)
 
 

@@ -34,11 +34,12 @@ from drawing import (
 )
 from matplotlib.figure import Figure
 
-import transduce
+from transduce.decoding.translator import translator_of
 from transduce.inspection.attention import KINDS
 from transduce.inspection.stations import Head, Stations
 from transduce.inspection.tracing import trace
 from transduce.model.transformer import causal_mask, sinusoids
+from transduce.model_folder import load_model
 from transduce.training.optimizer import paper_rate
 
 FEW = 48
@@ -372,9 +373,14 @@ FIGURES: dict[str, Callable[[Trace], Figure]] = {
 
 
 def make(model: Path, word: str, out: Path) -> list[Path]:
-    """Draw all figures of a word's way through a model, and return the files."""
+    """Draw all figures of a word's way through a model, and return the files.
+
+    It is followed in float64: the last digits of float32 change with where in memory numbers lie,
+    and would change drawings where they are rounded.
+    """
     use_style()
-    seen = trace(transduce.load(model), word)
+    config, exact, tokenizers = load_model(model)
+    seen = trace(translator_of(exact.double(), tokenizers, config.decoding), word)
     out.mkdir(parents=True, exist_ok=True)
     made = []
     for name, draw in FIGURES.items():
