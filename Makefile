@@ -22,7 +22,7 @@ figures: setup ## draw the book's figures anew, from the model of quickstart
 	$(BIN)/python docs/figures.py runs/quickstart
 
 test: setup ## prove the code
-	$(BIN)/pytest -m "not browser" --numprocesses logical --maxprocesses 4 --dist worksteal
+	$(BIN)/pytest -m "not browser"
 
 browser: setup ## look at the pages in Chromium (which must be installed)
 	$(BIN)/pytest -m browser

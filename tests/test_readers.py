@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
 import tempfile
 import tracemalloc
@@ -651,3 +652,33 @@ def test_corpora_are_equal_whatever_the_container(write: Write, tmp_path: Path) 
     assert shards["a.tsv"]["src_text"] == [src for src, _ in pairs]
     for name, shard in shards.items():
         assert shard == shards["a.tsv"], name
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("p.tsv", "en\tde\na\tA\n", ["en", "fr"]),
+        ("p.csv", "en,de\na,A\n", ["en", "fr"]),
+        ("p.jsonl", '{"en": "a", "de": "A"}\n', ["en", "fr"]),
+    ],
+)
+def test_no_file_stays_open_after_an_error(
+    write: Write, name: str, content: str, columns: list[str]
+) -> None:
+    """Not even while the error is kept, and with it all that its frames hold."""
+    path = write(name, content)
+    with pytest.raises(UsageError) as kept:
+        read(path, columns=columns)
+    still_open = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
+    assert os.path.realpath(path) not in still_open
+    assert kept.value.__traceback__ is not None
+
+
+def test_aligned_files_are_closed_after_an_error(write: Write) -> None:
+    longer, shorter = write("a.en", "a\nb\nc\n"), write("a.de", "A\n")
+    with pytest.raises(TransduceError, match="3 lines but") as kept:
+        list(read_pairs([str(longer), str(shorter)]))
+    still_open = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
+    assert not {os.path.realpath(longer), os.path.realpath(shorter)} & still_open
+    assert kept.value.__traceback__ is not None

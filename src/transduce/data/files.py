@@ -15,7 +15,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -202,7 +202,7 @@ def split_lines(file: ByteFile, name: str) -> Iterator[bytes]:
             yield line
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path) -> Generator[str, None, None]:
     """Yield the lines of a UTF-8 text file of any origin (`-` is standard input).
 
     Raises:

@@ -8,6 +8,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -120,17 +121,29 @@ def shown(path: Paths) -> str:
 
 
 def entries(source: Source) -> Iterator[Entry]:
-    """Yield what a source (as `sources` completes it) holds, texts as they stand there."""
+    """Yield what a source (as `sources` completes it) holds, texts as they stand there.
+
+    Files of lines are closed here, also when their reader stops at an error half-way.
+    """
+    kind = str(source.format)
     if isinstance(source.path, list):
-        return _aligned(*source.path)
-    return _READERS[str(source.format)](source.path, source)
+        src_file, tgt_file = source.path
+        if src_file == tgt_file == STDIN:
+            raise UsageError("only one side can come from standard input")
+        with closing(read_lines(src_file)) as src, closing(read_lines(tgt_file)) as tgt:
+            yield from _aligned(src, tgt, src_file, tgt_file)
+    elif kind in _LINE_READERS:
+        with closing(read_lines(source.path)) as lines:
+            yield from _LINE_READERS[kind](lines, source.path, source)
+    else:
+        yield from _READERS[kind](source.path, source)
 
 
-def _aligned(src_file: str, tgt_file: str) -> Iterator[Pair]:
-    if src_file == tgt_file == STDIN:
-        raise UsageError("only one side can come from standard input")
+def _aligned(
+    sources: Iterator[str], targets: Iterator[str], src_file: str, tgt_file: str
+) -> Iterator[Pair]:
     missing = object()
-    sides = zip_longest(read_lines(src_file), read_lines(tgt_file), fillvalue=missing)
+    sides = zip_longest(sources, targets, fillvalue=missing)
     for number, (src, tgt) in enumerate(sides, start=1):
         if src is missing or tgt is missing:
             longer = number + sum(1 for _ in sides)
@@ -142,10 +155,10 @@ def _aligned(src_file: str, tgt_file: str) -> Iterator[Pair]:
         yield Pair(str(src), str(tgt), number)
 
 
-def _tsv(path: str, source: Source) -> Iterator[Pair]:
+def _tsv(read: Iterator[str], path: str, source: Source) -> Iterator[Pair]:
     """Columns between tabs; quotes are text. A line that lacks a column has an empty side."""
     columns = source.columns or [1, 2]
-    lines = enumerate(read_lines(path), start=1)
+    lines = enumerate(read, start=1)
     if source.header or any(isinstance(column, str) for column in columns):
         _, header = next(lines, (0, ""))
         src, tgt = _places(columns, header.split("\t"), path)
@@ -166,7 +179,7 @@ def _tsv(path: str, source: Source) -> Iterator[Pair]:
         _check_width(path, src, tgt, widest)
 
 
-def _csv(path: str, source: Source) -> Iterator[Pair]:
+def _csv(read: Iterator[str], path: str, source: Source) -> Iterator[Pair]:
     """RFC 4180: commas, fields with quotes doubled inside; the first record names the columns."""
     columns = source.columns or ["src", "tgt"]
     header = source.header is not False
@@ -174,7 +187,7 @@ def _csv(path: str, source: Source) -> Iterator[Pair]:
         raise UsageError(f"{path}: without a header, columns are numbers (data.columns = [1, 2])")
     csv.field_size_limit(LONGEST_FIELD)
     # A lone CR, which ends no line, would end a record for the library; it becomes a space anyway.
-    lines = (line.replace("\r", "\v") + "\n" for line in read_lines(path))
+    lines = (line.replace("\r", "\v") + "\n" for line in read)
     rows = csv.reader(lines, strict=True)
     places = None if header else _numbers(columns, path)
     line, widest = 1, 0
@@ -244,11 +257,11 @@ def _no_column(column: Column, names: Sequence[str], where: str) -> UsageError:
     )
 
 
-def _jsonl(path: str, source: Source) -> Iterator[Pair]:
+def _jsonl(read: Iterator[str], path: str, source: Source) -> Iterator[Pair]:
     """One JSON object a line; blank lines are passed over."""
     columns = source.columns or ["src", "tgt"]
     first = True
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read, start=1):
         if not line or line.isspace():
             continue
         where = f"{path}, line {number}"
@@ -462,6 +475,9 @@ def _mo(path: str, source: Source) -> Iterator[Entry]:
 
 
 _READERS: dict[str, Callable[[str, Source], Iterator[Entry]]] = {
-    "tsv": _tsv, "csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "huggingface": _huggingface,
-    "tmx": _tmx, "xliff": _xliff, "po": _po, "mo": _mo,
+    "parquet": _parquet, "huggingface": _huggingface, "tmx": _tmx, "xliff": _xliff, "po": _po,
+    "mo": _mo,
+}  # fmt: skip
+_LINE_READERS: dict[str, Callable[[Iterator[str], str, Source], Iterator[Entry]]] = {
+    "tsv": _tsv, "csv": _csv, "jsonl": _jsonl,
 }  # fmt: skip
