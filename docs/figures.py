@@ -265,7 +265,8 @@ def layer_norm(trace: Trace) -> Figure:
         (before, x, f"$x$   ({rows[i]})"),
         (behind, after, r"$(x-\mu)\,/\,\sqrt{\sigma^2+\epsilon}$"),
     ):
-        mean, deviation = float(values.mean()), float(values.std(correction=0))
+        # Rounded, too: names of clipping areas are made of all digits.
+        mean, deviation = (float(rounded(it)) for it in (values.mean(), values.std(correction=0)))
         axes.vlines(range(len(values)), 0, values.numpy(), color=ACCENT, linewidth=0.9)
         axes.axhspan(mean - deviation, mean + deviation, color=WARM_SOFT, zorder=0)
         axes.axhline(mean, color=WARM, linewidth=1.2)
