@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from transduce.config import Settings, parse
+from transduce.config import Settings
 from transduce.decoding.translator import Translator, opened
 from transduce.evaluating import items_to_score
 from transduce.evaluation.metrics import evaluate
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     config = load_config(find_model(options.teacher))
-    asked = items_to_score(parse(config.model_dump(), "the teacher"), options.test)
+    asked = items_to_score(config, options.test)
     found = ways(options.teacher, options.student)
     translators = [way.opened() for way in found]
     for translator in translators:

@@ -654,7 +654,13 @@ def test_corpora_are_equal_whatever_the_container(write: Write, tmp_path: Path) 
         assert shard == shards["a.tsv"], name
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def open_files() -> set[str]:
+    """Return the files that this process has open."""
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("needs /proc")
+    return {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "columns"),
     [
@@ -670,8 +676,7 @@ def test_no_file_stays_open_after_an_error(
     path = write(name, content)
     with pytest.raises(UsageError) as kept:
         read(path, columns=columns)
-    still_open = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
-    assert os.path.realpath(path) not in still_open
+    assert os.path.realpath(path) not in open_files()
     assert kept.value.__traceback__ is not None
 
 
@@ -679,6 +684,5 @@ def test_aligned_files_are_closed_after_an_error(write: Write) -> None:
     longer, shorter = write("a.en", "a\nb\nc\n"), write("a.de", "A\n")
     with pytest.raises(TransduceError, match="3 lines but") as kept:
         list(read_pairs([str(longer), str(shorter)]))
-    still_open = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
-    assert not {os.path.realpath(longer), os.path.realpath(shorter)} & still_open
+    assert not {os.path.realpath(longer), os.path.realpath(shorter)} & open_files()
     assert kept.value.__traceback__ is not None

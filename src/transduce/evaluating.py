@@ -94,7 +94,8 @@ def scored(
     translator: Translator, asked: Items, config: Config
 ) -> tuple[dict[str, Score], list[str]]:
     """Translate sources; return the scores that [evaluation] asks for, and the outputs."""
-    outputs = [translation.text for translation in translator.translate_stream(asked.sources)]
+    stream = translator.translate_stream(asked.sources, detail="text")
+    outputs = [translation.text for translation in stream]
     names, tokenize = config.evaluation.metrics, config.evaluation.bleu_tokenize
     return evaluate(outputs, asked.references, names, tokenize), outputs
 

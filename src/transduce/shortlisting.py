@@ -113,7 +113,7 @@ def worth(model: Path, settings: Settings, asked: Items, say: Say) -> None:
         begin = time.monotonic()
         stream = translator.translate_stream(asked.sources, detail="text")
         outputs = [translation.text for translation in stream]
-        seconds = time.monotonic() - begin
+        seconds = time.monotonic() - begin  # without what scoring takes
         names, tokenize = config.evaluation.metrics, config.evaluation.bleu_tokenize
         scores = evaluate(outputs, asked.references, names, tokenize)
         figures = ", ".join(f"{name} {score.score:.2f}" for name, score in scores.items())

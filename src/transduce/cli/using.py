@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,11 +18,12 @@ from transduce.cli.arguments import (
     say,
     with_changes,
 )
-from transduce.config import merge
+from transduce.config import Settings, merge
 from transduce.errors import TransduceError, UsageError
 
 if TYPE_CHECKING:
     from transduce.decoding.outputs import Translation
+    from transduce.evaluating import Items
 
 
 @app.command
@@ -344,18 +346,15 @@ def export(
         set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data],
             that the export is to have; may be repeated.
     """
-    from transduce.config import parse
     from transduce.data.files import read_lines
     from transduce.delivering import export as deliver
-    from transduce.evaluating import Items, items_to_score
-    from transduce.model_folder import find_model, load_config
+    from transduce.evaluating import Items
 
     if test and sentences:
         raise UsageError("--test and --sentences exclude each other")
     settings, asked = with_changes(set or ()), None
     if test:
-        config = parse(merge(load_config(find_model(model)).model_dump(), settings), "the settings")
-        asked = items_to_score(config, test[0] if len(test) == 1 else test)
+        asked = items_asked(model, test, settings)
     elif sentences:
         asked = Items(list(read_lines(sentences)), [])
     deliver(model, to, out, quantization, asked, settings, say)
@@ -389,19 +388,24 @@ def shortlist(
         set: change a setting of [decoding], [evaluation] or, for how the pairs are read, [data];
             may be repeated.
     """
-    from transduce.config import parse
-    from transduce.evaluating import items_to_score
-    from transduce.model_folder import find_model, load_config
     from transduce.shortlisting import shortlist as learn
 
     for name, value in (("each", each), ("always", always)):
         if value < 1:
             raise UsageError(f"--{name} {value}: at least 1")
-    settings, asked = with_changes(set or ()), None
-    if test:
-        config = parse(merge(load_config(find_model(model)).model_dump(), settings), "the settings")
-        asked = items_to_score(config, test[0] if len(test) == 1 else test)
+    settings = with_changes(set or ())
+    asked = items_asked(model, test, settings) if test else None
     learn(model, pairs, each, always, asked, settings, say)
+
+
+def items_asked(model: Path, test: Sequence[str], settings: Settings) -> "Items":
+    """Read test pairs as the settings of a model say."""
+    from transduce.config import parse
+    from transduce.evaluating import items_to_score
+    from transduce.model_folder import find_model, load_config
+
+    config = parse(merge(load_config(find_model(model)).model_dump(), settings), "the settings")
+    return items_to_score(config, test[0] if len(test) == 1 else list(test))
 
 
 @app.command(name="import")

@@ -156,11 +156,11 @@ class CTranslate2Engine:
             # out a finished one. By their sums alone the short ones come first.
             again([i for i in everything if not any(o.finished for o in found[i])], TINY)
         again([i for i in everything if not found[i]], power, [[RESERVED[id_]] for id_ in NEVER])
-        if self.shortlist:  # its shares are of few pieces: what they say is the order alone
-            found = [_best(outputs, wanted) for outputs in found]
+        found = [_best(outputs, wanted) for outputs in found]
+        # What a shortlist gives shares to are few pieces: they say the order alone.
         if wanted.detail == "tokens" or (self.shortlist and wanted.detail == "score"):
             found = self._with_each_token(tasks, found, wanted)
-        return found if self.shortlist else [_best(outputs, wanted) for outputs in found]
+        return found
 
     def score(self, pairs: Pairs) -> list[list[float]]:
         """See `Engine.score`.
@@ -384,10 +384,12 @@ def converted(
         TransduceError: if the model cannot be converted.
     """
     listed = (folder / FILE).exists()
+    if config.decoding.shortlist and not listed:
+        raise UsageError(
+            f"decoding.shortlist: {folder} has none; learn one with "
+            f"`transduce shortlist {folder} --pairs PAIRS`"
+        )
     source, target = pieces = [it.pieces(range(len(it))) for it in tokenizers]
-    shortlist = None
-    if listed or config.decoding.shortlist:
-        shortlist = load_shortlist(folder, source, target)
     made_from = {
         "weights": weights_digest(folder),
         "model": config.model.model_dump(),
@@ -409,7 +411,8 @@ def converted(
     beside = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=home))
     try:
         convert(model, tokenizers, positions, beside)
-        if shortlist is not None:
+        if listed:
+            shortlist = load_shortlist(folder, source, target)
             write_file(beside / SHORTLIST, shortlist.mapping(source, target).encode())
         write_file(beside / MADE_FROM, json.dumps(made_from | {"positions": positions}).encode())
         shutil.rmtree(place, ignore_errors=True)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from transduce.config import EOS, PAD
+from transduce.data.corpus import Ids
 from transduce.errors import TransduceError, UsageError
 from transduce.model_folder import read_tensors, write_tensors
 
@@ -27,7 +28,6 @@ about a GiB. More pairs are taken in parts, whose counts are added up."""
 ITERATIONS = 5
 RARE = 1e-3
 """A target piece that stands for a source piece less often than this is not among its own."""
-Ids = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.float64]
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -68,15 +68,9 @@ def load_shortlist(folder: Path, source: Sequence[str], target: Sequence[str]) -
     """Read the shortlist of a model folder whose pieces are these.
 
     Raises:
-        UsageError: if it has none.
         TransduceError: if it cannot be read, or is another vocabulary's.
     """
     path = folder / FILE
-    if not path.exists():
-        raise UsageError(
-            f"decoding.shortlist: {folder} has none; learn one with "
-            f"`transduce shortlist {folder} --pairs PAIRS`"
-        )
     tensors = read_tensors(path)
     always, candidates = tensors.get("always"), tensors.get("candidates")
     for ids, axes in ((always, 1), (candidates, 2)):
@@ -122,8 +116,8 @@ def learn(
         counts = sums(place, np.concatenate([counts, its_counts]), len(together))
         enough = counts > RARE
         keys, counts = together[enough], counts[enough]
-        for _, pieces in part:
-            np.add.at(seen, np.asarray(pieces, np.int64), 1)
+        pieces = np.concatenate([np.asarray(tgt, np.int64) for _, tgt in part])
+        seen += np.bincount(pieces, minlength=len(target))
     if not len(keys):
         raise UsageError("no shortlist: there is no pair to learn it from")
     src, tgt = np.divmod(keys, len(target))
