@@ -82,8 +82,8 @@ def sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
 
 
 def rounded(values: Tensor) -> Tensor:
-    """Return numbers without the digits that may differ from one machine to the next."""
-    return values.double().round(decimals=3)
+    """Return numbers without the digits that may differ from one machine to the next, and no -0."""
+    return values.double().round(decimals=3) + 0.0
 
 
 def matrix(

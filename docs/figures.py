@@ -254,7 +254,6 @@ def layer_norm(trace: Trace) -> Figure:
     i = len(rows) // 2
     x = norm.input[i]
     after = (x - norm.mean[i]) / (norm.variance[i] + norm.epsilon).sqrt()
-    x, after = rounded(x), rounded(after)
     drawn = figure(8.8, 2.8)
     whole, before, behind = drawn.subplots(1, 3, width_ratios=[1.2, 1, 1])
     matrix(whole, norm.input, rows, signed=True, square=False)
@@ -265,9 +264,9 @@ def layer_norm(trace: Trace) -> Figure:
         (before, x, f"$x$   ({rows[i]})"),
         (behind, after, r"$(x-\mu)\,/\,\sqrt{\sigma^2+\epsilon}$"),
     ):
-        # Rounded, too: names of clipping areas are made of all digits.
+        # Of all digits: a mean of rounded numbers may lie half-way between two of them.
         mean, deviation = (float(rounded(it)) for it in (values.mean(), values.std(correction=0)))
-        axes.vlines(range(len(values)), 0, values.numpy(), color=ACCENT, linewidth=0.9)
+        axes.vlines(range(len(values)), 0, rounded(values).numpy(), color=ACCENT, linewidth=0.9)
         axes.axhspan(mean - deviation, mean + deviation, color=WARM_SOFT, zorder=0)
         axes.axhline(mean, color=WARM, linewidth=1.2)
         axes.set(xticks=[])

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -452,3 +454,37 @@ def test_nothing_is_left_open(run: Path) -> None:
     config = opened([run], FAST)[0]
     assert (config.decoding.engine, config.decoding.precision) == ("ctranslate2", "float32")
     assert parse({}, "nothing").decoding.engine == "auto"
+
+
+@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="of glibc")
+def test_its_openmp_is_its_own_and_loading_leaves_no_threads(tmp_path: Path) -> None:
+    convert(model_of(), (ODD, ODD), POSITIONS, tmp_path)
+    program = """
+import os, sys, time, torch
+from pathlib import Path
+from transduce.data.tokenizer import ByteTokenizer
+from transduce.decoding.ctranslate2 import CTranslate2Engine
+torch.ones(500, 500) @ torch.ones(500, 500)
+nothing = ByteTokenizer((), "none")
+engine = CTranslate2Engine(Path(sys.argv[1]), (nothing, nothing), "int8")
+threads = lambda: len(os.listdir("/proc/self/task"))
+before, end = threads(), time.monotonic() + 10
+engine._translator(1, 2)
+engine._running.clear()
+while threads() > before:
+    assert time.monotonic() < end, (before, threads())
+    time.sleep(0.1)
+"""
+    bindings = tmp_path / "bindings"
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=os.environ | {"LD_DEBUG": "bindings", "LD_DEBUG_OUTPUT": str(bindings)},
+        check=True,
+    )
+    (written,) = tmp_path.glob("bindings.*")
+    (parallel,) = (
+        line
+        for line in written.read_text().splitlines()
+        if "/libctranslate2" in line.partition(" to ")[0] and "`GOMP_parallel'" in line
+    )
+    assert "ctranslate2.libs" in parallel.partition(" to ")[2]

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -298,13 +299,18 @@ class CTranslate2Engine:
         """Return CTranslate2's translator with so many workers and threads; loaded once."""
         with self._lock:
             if (workers, threads) not in self._running:
-                try:
-                    self._running[workers, threads] = library().Translator(
+                # OpenMP's threads go with the thread that asked for them: those that load would
+                # be too many beside those that translate (`load_apart`).
+                with ThreadPoolExecutor(1) as loading:
+                    asked = loading.submit(
+                        library().Translator,
                         str(self.folder),
                         compute_type=self.precision,
                         inter_threads=workers,
                         intra_threads=threads,
                     )
+                try:
+                    self._running[workers, threads] = asked.result()
                 except (RuntimeError, ValueError) as error:
                     raise TransduceError(f"cannot load {self.folder}: {error}") from None
             return self._running[workers, threads]

@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,14 @@ class Translator(Lines):
 
     def __init__(self, folder: Path, threads: int = 0, **changes: Any) -> None:
         super().__init__(folder, **changes)
-        self.model = ctranslate2.Translator(
-            str(folder), compute_type=self.precision, intra_threads=threads or os.cpu_count() or 1
-        )
+        threads = threads or os.cpu_count() or 1
+        with ThreadPoolExecutor(1) as loading:  # so that OpenMP's threads for it end with it
+            self.model = loading.submit(
+                ctranslate2.Translator,
+                str(folder),
+                compute_type=self.precision,
+                intra_threads=threads,
+            ).result()
         self.source_pieces, self.target_pieces = (
             read_vocabulary(folder, side) for side in ("source", "target")
         )
