@@ -5,7 +5,9 @@ ground is light whatever page they stand on.
 """
 
 import itertools
+import re
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +58,20 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+AREA = re.compile(r'<clipPath id="(\w+)"')
+
+
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, without the time it was made."""
-    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    """Write a figure as SVG, without the time it was made, and with numbers as names of areas.
+
+    Names by matplotlib change with the last digits of the layout, and those from time to time.
+    """
+    written = StringIO()
+    figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    text = written.getvalue()
+    for number, name in enumerate(dict.fromkeys(AREA.findall(text))):
+        text = text.replace(name, f"area-{number}")
+    path.write_text(text, "utf-8")
 
 
 def label(token: Token) -> str:

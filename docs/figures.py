@@ -264,7 +264,7 @@ def layer_norm(trace: Trace) -> Figure:
         (before, x, f"$x$   ({rows[i]})"),
         (behind, after, r"$(x-\mu)\,/\,\sqrt{\sigma^2+\epsilon}$"),
     ):
-        # Of all digits: a mean of rounded numbers may lie half-way between two of them.
+        # Of all digits: means of rounded numbers may lie half-way.
         mean, deviation = (float(rounded(it)) for it in (values.mean(), values.std(correction=0)))
         axes.vlines(range(len(values)), 0, rounded(values).numpy(), color=ACCENT, linewidth=0.9)
         axes.axhspan(mean - deviation, mean + deviation, color=WARM_SOFT, zorder=0)

@@ -37,6 +37,12 @@ LINES = ["a", "ab", "abc", "b" * 17, "ca" * 15, "bcabca", "c"]
 ASKED = Items(LINES, [[" ".join(line.upper())] for line in LINES])
 
 
+def processor_flags() -> str:
+    """Return what the processor can do, where Linux says it."""
+    told = Path("/proc/cpuinfo")
+    return told.read_text() if told.exists() else "vnni"
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
@@ -89,10 +95,17 @@ def test_the_scripts_stand_alone(run: Path, tmp_path: Path, to: Format, beam: in
     assert done.stderr.decode().count("cut to 1000") == 1
 
 
+@pytest.mark.skipif(
+    "vnni" not in processor_flags(),
+    reason="without VNNI sums of int8 products may saturate, and do in matrices this small",
+)
 def test_int8(run: Path, tmp_path: Path) -> None:
     found = export(run, "ctranslate2", tmp_path / "out", "int8", ASKED)
     assert (found.precision, found.problems()) == ("int8", [])
     assert json.loads((tmp_path / "out" / "transduce.json").read_bytes())["precision"] == "int8"
+
+
+def test_int8_is_not_of_every_format(run: Path, tmp_path: Path) -> None:
     for to in ("onnx", "huggingface"):
         with pytest.raises(UsageError, match=f"--quantization int8: {to} has float32"):
             export(run, to, tmp_path / to, "int8")
