@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -456,10 +457,7 @@ def test_nothing_is_left_open(run: Path) -> None:
     assert parse({}, "nothing").decoding.engine == "auto"
 
 
-@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="of glibc")
-def test_its_openmp_is_its_own_and_loading_leaves_no_threads(tmp_path: Path) -> None:
-    convert(model_of(), (ODD, ODD), POSITIONS, tmp_path)
-    program = """
+PROGRAM = """
 import os, sys, time, torch
 from pathlib import Path
 from transduce.data.tokenizer import ByteTokenizer
@@ -469,22 +467,36 @@ nothing = ByteTokenizer((), "none")
 engine = CTranslate2Engine(Path(sys.argv[1]), (nothing, nothing), "int8")
 threads = lambda: len(os.listdir("/proc/self/task"))
 before, end = threads(), time.monotonic() + 10
-engine._translator(1, 2)
+engine._translator(1, 2).translate_batch([["a", "1"]])
 engine._running.clear()
 while threads() > before:
     assert time.monotonic() < end, (before, threads())
     time.sleep(0.1)
 """
-    bindings = tmp_path / "bindings"
-    subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        env=os.environ | {"LD_DEBUG": "bindings", "LD_DEBUG_OUTPUT": str(bindings)},
-        check=True,
-    )
-    (written,) = tmp_path.glob("bindings.*")
-    (parallel,) = (
-        line
-        for line in written.read_text().splitlines()
+
+
+def bound_to(folder: Path, **environment: str) -> str:
+    """Run the program; return the file whose GOMP_parallel CTranslate2 calls."""
+    convert(model_of(), (ODD, ODD), POSITIONS, folder)
+    written = folder / "bindings"
+    told = {"LD_DEBUG": "bindings", "LD_DEBUG_OUTPUT": str(written)}
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    subprocess.run(command, env=os.environ | told | environment, check=True)
+    (file,) = (
+        line.partition(" to ")[2]
+        for line in next(folder.glob("bindings.*")).read_text().splitlines()
         if "/libctranslate2" in line.partition(" to ")[0] and "`GOMP_parallel'" in line
     )
-    assert "ctranslate2.libs" in parallel.partition(" to ")[2]
+    return file
+
+
+@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="of glibc")
+def test_its_openmp_is_its_own_and_loading_leaves_no_threads(tmp_path: Path) -> None:
+    assert "ctranslate2.libs" in bound_to(tmp_path)
+
+
+@pytest.mark.skipif(find_library("jemalloc") is None, reason="needs Debian's libjemalloc2")
+def test_another_allocator_is_everybodys(tmp_path: Path) -> None:
+    other = find_library("jemalloc")
+    assert other is not None
+    assert "/torch/" in bound_to(tmp_path, LD_PRELOAD=other)

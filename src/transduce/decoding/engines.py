@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from threading import get_ident
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -62,7 +63,7 @@ class Wanted:
     detail: Detail = "tokens"
     """What is asked for."""
 
-    @property
+    @cached_property
     def penalty(self) -> Penalty:
         """What makes a sum of log-probabilities a score."""
         return Penalty(self.decoding.penalty, self.decoding.alpha, self.decoding.beta)

@@ -199,6 +199,8 @@ class Rules:
     def met(self, request: Request, output: str) -> bool:
         """Say whether an output holds everything that it must."""
         required = [*request.require, *(text for text, _ in self.copied(request.source))]
+        if not required:
+            return True
         counts = Counter(normalize(text.strip(), self.target.normalization) for text in required)
         return all(
             len(re.findall(re.escape(text) + _end_of(text), output)) >= count
