@@ -173,10 +173,11 @@ def compare(options: Any, folder: Path) -> list[System]:
                 system.outputs[beam], system.peak_mib = said["outputs"], said["peak_mib"]
                 rate = system.sentences / said["seconds"]
                 print(f"round {number + 1}: {system.title}, beam {beam}: {rate:.0f}/s", flush=True)
+            for system in active:
+                said = workers[system.title].ask(f"alone {options.alone} {beam}")
+                system.milliseconds.setdefault(beam, []).extend(said["milliseconds"])
     for beam in BEAMS:
         for system in active:
-            said = workers[system.title].ask(f"alone {options.alone} {beam}")
-            system.milliseconds[beam] = said["milliseconds"]
             texts = [
                 one if isinstance(one, str) else translator.target.decode(one)
                 for one in system.outputs[beam]
@@ -251,12 +252,17 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--reference", default="", help="checkout of the reference port")
     parser.add_argument("--only", nargs="+", help="workers to measure")
+    parser.add_argument("--without", nargs="+", default=[], help="texts in titles of others")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not os.environ.get("TRANSDUCE_DATA"):
         sys.exit("set TRANSDUCE_DATA to the folder of the data sets")
-    if options.only:
-        SYSTEMS[:] = [system for system in SYSTEMS if system.worker in options.only]
+    SYSTEMS[:] = [
+        system
+        for system in SYSTEMS
+        if system.worker in (options.only or [system.worker])
+        and not any(text in system.title for text in options.without)
+    ]
     record: dict[str, Any] = {
         "date": date.today().isoformat(),
         "machine": platform.processor() or platform.machine(),

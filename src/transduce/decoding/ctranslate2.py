@@ -132,17 +132,18 @@ class CTranslate2Engine:
                     f"line {task.number + 1}: only the torch engine knows prefixes, required and "
                     "forbidden text (decoding.engine)"
                 )
-        everything = range(len(tasks))
+        everything, running = range(len(tasks)), self._translator_for(len(tasks))
         beam, longest = wanted.beam_size, max(len(task.source) for task in tasks) + 1
         power = 0.0 if beam == 1 else nearest_power(wanted.penalty, longest)
         most = max(task.limit for task in tasks)
-        found = self._outputs(tasks, most, wanted, power)
+        found = self._outputs(running, tasks, most, wanted, power)
 
         def again(which: list[int], power: float, never: Never = None) -> None:
             """Search some sentences once more, each within its own limit."""
             for limit in {tasks[i].limit for i in which}:
                 some = [i for i in which if tasks[i].limit == limit]
-                outputs = self._outputs([tasks[i] for i in some], limit, wanted, power, never)
+                texts = [tasks[i] for i in some]
+                outputs = self._outputs(running, texts, limit, wanted, power, never)
                 for i, instead in zip(some, outputs, strict=True):
                     found[i] = instead or found[i]
 
@@ -177,8 +178,7 @@ class CTranslate2Engine:
             )
         sources = [[self.source[id_] for id_ in src] for src, _ in pairs]
         targets = [[self.target[id_] for id_ in tgt] for _, tgt in pairs]
-        running = self._translator(self.setting.workers, self.setting.threads)
-        said = running.score_batch(sources, targets, max_input_length=0)
+        said = self._translator_for(len(pairs)).score_batch(sources, targets, max_input_length=0)
         return [list(one.log_probs) for one in said]
 
     def measure(self, say: Callable[[str], None], seconds: float = 0.3) -> None:
@@ -229,6 +229,7 @@ class CTranslate2Engine:
 
     def _outputs(
         self,
+        running: Any,
         tasks: Sequence[Task],
         limit: int,
         wanted: Wanted,
@@ -238,6 +239,7 @@ class CTranslate2Engine:
         """Return the outputs of a batch that hold none of the reserved tokens.
 
         Args:
+            running: CTranslate2's translator.
             tasks: sentences.
             limit: the most tokens of all outputs.
             wanted: of them.
@@ -246,10 +248,7 @@ class CTranslate2Engine:
         """
         sources = [[self.source[id_] for id_ in task.source] for task in tasks]
         beam = wanted.beam_size
-        workers, threads = self.setting.workers, self.setting.threads
-        if len(sources) == 1 and self.setting.threads_alone != threads:
-            workers, threads = 1, self.setting.threads_alone
-        said = self._translator(workers, threads).translate_batch(
+        said = running.translate_batch(
             sources,
             beam_size=beam,
             num_hypotheses=beam,
@@ -294,6 +293,13 @@ class CTranslate2Engine:
             return Hypothesis(one.tokens, tuple(log_probs), total, score, one.finished)
 
         return [[scored(one) for one in outputs] for outputs in found]
+
+    def _translator_for(self, sentences: int) -> Any:
+        """Return CTranslate2's translator for a batch, or for a sentence that comes alone."""
+        workers, threads = self.setting.workers, self.setting.threads
+        if sentences == 1 and self.setting.threads_alone != threads:
+            workers, threads = 1, self.setting.threads_alone
+        return self._translator(workers, threads)
 
     def _translator(self, workers: int, threads: int) -> Any:
         """Return CTranslate2's translator with so many workers and threads; loaded once."""

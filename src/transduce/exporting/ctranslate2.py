@@ -52,6 +52,8 @@ CARRIED = frozenset(
 """The keys of [model] whose every value has its place in CTranslate2's format."""
 ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu": "GELU"}
 QUANTIZATIONS = ("float32", "int8", "int8_float32")
+SPINS = "1000"
+"""Looks of a waiting thread before it falls asleep."""
 SHORTLIST = "vmap.txt"
 """The file of a shortlist, in CTranslate2's folder."""
 
@@ -87,9 +89,10 @@ def load_apart() -> None:
     """Load CTranslate2's code so that it calls its own OpenMP, where it brings one (Linux).
 
     torch, loaded before it, offers its OpenMP to all: their threads would be counted together, and
-    threads that are more than the processors do not wait for each other awake. For the short
-    steps of a translation that is several times slower. Where another allocator stands in for
-    that of the C library, all goes on as usual: memory must be freed by whoever gave it.
+    threads that are more than the processors fall asleep at once when they wait. For the short
+    steps of a translation that is several times slower. To wait awake for long is no better where
+    the processors have other work: SPINS is measured (docs/results.md). Where another allocator
+    stands in for the C library's, nothing is done: memory must be freed by whoever gave it.
     """
     package = find_spec("ctranslate2")
     if package is None or not hasattr(os, "RTLD_DEEPBIND"):
@@ -97,9 +100,16 @@ def load_apart() -> None:
     at = [ctypes.cast(ctypes.CDLL(it).malloc, ctypes.c_void_p) for it in (None, "libc.so.6")]
     if at[0].value != at[1].value:
         return
-    for folder in package.submodule_search_locations or ():
-        for code in Path(folder).glob("_ext.*.so"):
-            ctypes.CDLL(str(code), mode=os.RTLD_LOCAL | os.RTLD_DEEPBIND)
+    said = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ)  # read when OpenMP is loaded
+    if not said:
+        os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        for folder in package.submodule_search_locations or ():
+            for code in Path(folder).glob("_ext.*.so"):
+                ctypes.CDLL(str(code), mode=os.RTLD_LOCAL | os.RTLD_DEEPBIND)
+    finally:
+        if not said:
+            del os.environ["GOMP_SPINCOUNT"]
 
 
 def export(
