@@ -19,6 +19,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("suite")
 
+CPU = Path("/proc/cpuinfo")
+VNNI = not CPU.exists() or "vnni" in CPU.read_text()
+"""Whether sums of int8 products are exact; else those of a toy's matrices saturate in 16 bits."""
+
 BuildModel = Callable[..., Transformer]
 
 # Models as small as these gain nothing from a second thread, and where the machine is busy the

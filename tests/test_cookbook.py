@@ -11,6 +11,7 @@ import pytest
 for package in ("transformers", "ctranslate2"):
     pytest.importorskip(package)
 
+from tests.conftest import VNNI  # noqa: E402
 from tests.marian_folder import SOURCE, TARGET, write_marian  # noqa: E402
 
 TEXT = (Path(__file__).parents[1] / "docs" / "cookbook.md").read_text(encoding="utf-8")
@@ -22,6 +23,8 @@ SMALLER = {
     "transduce train deep-shallow": "transduce train deep-shallow --set training.steps=4"
     " --set model.d_model=16 --set model.d_ff=16 --set model.h=2 --set training.tokens=256",
 }
+if not VNNI:  # int8 would be refused there: the stand-in's matrices are too small for it
+    SMALLER["transduce export tuned --to ctranslate2 --quantization int8"] = "#"
 """What is changed so that it takes seconds: sizes and the length of training."""
 
 
@@ -59,7 +62,7 @@ def test_the_walk(folder: Path) -> None:
         if language == "python":
             assert done.stdout.strip()
     assert len((folder / "output.txt").read_text("utf-8").splitlines()) == 2
-    assert (folder / "service-int8" / "parity.json").exists()
+    assert (folder / "service-int8" / "parity.json").exists() == VNNI
     assert (folder / "tuned" / "fine_tuning.json").exists()
     assert len((folder / "distilled.jsonl").read_text("utf-8").splitlines()) == 40
     assert (folder / "back.jsonl.provenance.json").exists()

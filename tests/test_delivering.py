@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from tests.conftest import letters_recipe
+from tests.conftest import VNNI, letters_recipe
 from tests.marian_folder import write_marian
 from transduce import delivering as module
 from transduce.config import DecodingConfig, Settings
@@ -35,12 +35,6 @@ for package in ("ctranslate2", "onnx", "onnxruntime"):
 FORMATS: tuple[Format, ...] = ("ctranslate2", "onnx", "huggingface")
 LINES = ["a", "ab", "abc", "b" * 17, "ca" * 15, "bcabca", "c"]
 ASKED = Items(LINES, [[" ".join(line.upper())] for line in LINES])
-
-
-def processor_flags() -> str:
-    """Return what the processor can do, where Linux says it."""
-    told = Path("/proc/cpuinfo")
-    return told.read_text() if told.exists() else "vnni"
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +90,7 @@ def test_the_scripts_stand_alone(run: Path, tmp_path: Path, to: Format, beam: in
 
 
 @pytest.mark.skipif(
-    "vnni" not in processor_flags(),
+    not VNNI,
     reason="without VNNI sums of int8 products may saturate, and do in matrices this small",
 )
 def test_int8(run: Path, tmp_path: Path) -> None:
