@@ -260,7 +260,7 @@ def main() -> None:
     SYSTEMS[:] = [
         system
         for system in SYSTEMS
-        if system.worker in (options.only or [system.worker])
+        if (not options.only or system.worker in options.only)
         and not any(text in system.title for text in options.without)
     ]
     record: dict[str, Any] = {

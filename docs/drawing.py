@@ -20,6 +20,7 @@ from torch import Tensor
 
 PAPER, INK, QUIET, LINE = "#fcfbf8", "#1f2326", "#5d6469", "#dedad1"
 ACCENT, ACCENT_SOFT, WARM, WARM_SOFT = "#12666b", "#d3e6e5", "#974700", "#fbeedd"
+AREA = re.compile(r'<clipPath id="(\w+)"')
 HIDDEN, BESIDE = "#d3cfc6", "#a3abae"
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#9cc9c7", "#2f8387", "#0b4246"])
 SIGNED = LinearSegmentedColormap.from_list(
@@ -56,9 +57,6 @@ def use_style() -> None:
 def figure(width: float, height: float) -> Figure:
     """Return an empty figure of so many inches, whose parts find room by themselves."""
     return Figure(figsize=(width, height), layout="constrained")
-
-
-AREA = re.compile(r'<clipPath id="(\w+)"')
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -23,9 +23,9 @@ SMALLER = {
     "transduce train deep-shallow": "transduce train deep-shallow --set training.steps=4"
     " --set model.d_model=16 --set model.d_ff=16 --set model.h=2 --set training.tokens=256",
 }
+"""What is changed so that it takes seconds: sizes and the length of training."""
 if not VNNI:  # int8 would be refused there: the stand-in's matrices are too small for it
     SMALLER["transduce export tuned --to ctranslate2 --quantization int8"] = "#"
-"""What is changed so that it takes seconds: sizes and the length of training."""
 
 
 @pytest.fixture(scope="module")

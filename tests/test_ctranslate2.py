@@ -457,6 +457,7 @@ def test_nothing_is_left_open(run: Path) -> None:
     assert parse({}, "nothing").decoding.engine == "auto"
 
 
+GLIBC = pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="of glibc")
 PROGRAM = """
 import os, sys, time, torch
 from pathlib import Path
@@ -490,11 +491,12 @@ def bound_to(folder: Path, **environment: str) -> str:
     return file
 
 
-@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="of glibc")
+@GLIBC
 def test_its_openmp_is_its_own_and_loading_leaves_no_threads(tmp_path: Path) -> None:
     assert "ctranslate2.libs" in bound_to(tmp_path)
 
 
+@GLIBC
 @pytest.mark.skipif(find_library("jemalloc") is None, reason="needs Debian's libjemalloc2")
 def test_another_allocator_is_everybodys(tmp_path: Path) -> None:
     other = find_library("jemalloc")
